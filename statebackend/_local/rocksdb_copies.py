@@ -92,6 +92,19 @@ class RocksDBCopies:
         source = self.path_of(base, file)
         return await self._in_time(self._root_of(base), lambda: _content(source))
 
+    async def is_of_another_run(self, base: RocksDBBase, file: RocksDBFile) -> bool:
+        """True if the copy is whole for all that its directory says of itself, and not of this base.
+
+        A run that was left open or killed may have made it: it had the same checkpoint, with other files.
+        """
+        record = self._directory(base) / SNAPSHOT_NAME
+        try:
+            content = await self._in_time(self._root_of(base), lambda: _content(record))
+            found = decode_local_snapshot(content, str(record))
+        except (DataError, StoreError):
+            return False
+        return file not in found.rocksdb
+
     def path_of(self, base: RocksDBBase, file: RocksDBFile) -> Path:
         """Where the local copy of the file lies, if there is one."""
         return self._directory(base) / file.name

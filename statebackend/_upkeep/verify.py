@@ -5,7 +5,7 @@ Nothing is repaired and nothing is written. A missing local copy is not damage: 
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
 from statebackend.settings import Settings
 
 Copy = Literal["primary", "local"]
+OF_ANOTHER_RUN: Final = "of another run"
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -46,11 +47,16 @@ class Damage(msgspec.Struct, frozen=True):
     local_copy: str | None = None
 
 
+Finding = Damage | Literal["of another run"] | int | None
+"""One copy: its damage, or that it is another run's, or its size if it is undamaged; `None` if it is not there."""
+
+
 class VerifyReport(msgspec.Struct, frozen=True):
     """The verified checkpoints, and what was found of them.
 
     `objects` and `size_bytes` count the undamaged objects and their bytes, by copy. `local_missing`: local copies that
-    are not there, which is not damage.
+    are not there, which is not damage. `local_of_others`: those in whose place another run has left its own, since it
+    was left open or killed; nor is that damage.
     """
 
     checkpoints: tuple[int, ...]
@@ -58,6 +64,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
     size_bytes: Mapping[str, int]
     local_missing: int
     damages: tuple[Damage, ...]
+    local_of_others: int = 0
 
 
 async def verify(settings: Settings, *, store: ObjectStore | None = None, tell: Tell = lambda _: None) -> VerifyReport:
@@ -111,11 +118,14 @@ class _Findings:
         self._objects: dict[str, int] = {"primary": 0, "local": 0}
         self._bytes: dict[str, int] = {"primary": 0, "local": 0}
         self._local_missing = 0
+        self._local_of_others = 0
 
-    def add(self, copy: Copy, found: Damage | int | None) -> None:
-        """Count one object: its size if it is undamaged, `None` if it has no local copy."""
+    def add(self, copy: Copy, found: Finding) -> None:
+        """Count one object."""
         if isinstance(found, Damage):
             self.damages.append(found)
+        elif found == OF_ANOTHER_RUN:
+            self._local_of_others += 1
         elif found is None:
             self._local_missing += 1
         else:
@@ -129,6 +139,7 @@ class _Findings:
             size_bytes=self._bytes,
             local_missing=self._local_missing,
             damages=tuple(self.damages),
+            local_of_others=self._local_of_others,
         )
 
 
@@ -157,7 +168,7 @@ class Verification:
         total_bytes = sum(each.segment.length for _, each in reads) + sum(part.length for part, _ in parts)
         meter = Meter("verifying", total_bytes, tell)
 
-        async def note(read: tuple[Copy, _Wanted], found: Damage | int | None) -> None:
+        async def note(read: tuple[Copy, _Wanted], found: Finding) -> None:
             copy, each = read
             self._findings.add(copy, found)
             if copy == "primary" and isinstance(found, Damage):
@@ -227,8 +238,8 @@ class Verification:
         if damage not in self._findings.damages:
             self._findings.damages.append(damage)
 
-    async def _read(self, read: tuple[Copy, _Wanted]) -> Damage | int | None:
-        """The size of an undamaged copy, `None` if there is no local copy, or the damage."""
+    async def _read(self, read: tuple[Copy, _Wanted]) -> Finding:
+        """Read that copy and judge it. Raises `StoreError` if the primary does not answer."""
         copy, wanted = read
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
@@ -236,11 +247,25 @@ class Verification:
         except ObjectNotFoundError:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
         except DataError as error:
+            if copy == "local" and await self._is_of_another_run(wanted):
+                return OF_ANOTHER_RUN
             return _damage(key, copy, error, checkpoints)
         except StoreError as error:
             if copy == "primary":
                 raise
             return Damage(key, copy, None, str(error), checkpoints)
+
+    async def _is_of_another_run(self, wanted: _Wanted) -> bool:
+        """True if the local copy says of itself that it is whole, and that another run has made it in this place."""
+        if self._rocksdb is not None and wanted.rocksdb is not None:
+            return await self._rocksdb.is_of_another_run(*wanted.rocksdb)
+        if (sequence := sequence_of(wanted.segment.key)) is None:  # any other name has been given once
+            return False
+        try:
+            entry = await self._log.load(sequence, body=await self._stores["local"].get(wanted.segment.key))
+            return entry.stamp != (await self._log.load(sequence)).stamp
+        except (DataError, StoreError):
+            return False
 
     async def spares(self) -> AsyncIterator[tuple[SpareObject, str]]:
         """After `run`: the objects that the primary has damaged or lost, and whose local copy is intact; its path."""

@@ -191,6 +191,8 @@ def verify_lines(report: VerifyReport) -> Iterator[str]:
         yield f"{copy:<8}{count:>10} objects{report.size_bytes[copy]:>16} bytes are undamaged"
     if report.local_missing:
         yield f"local   {report.local_missing:>10} copies are missing: a restore reads the primary instead"
+    if report.local_of_others:
+        yield f"local   {report.local_of_others:>10} copies are of another run: a restore reads the primary instead"
     for damage in report.damages:
         yield f"damaged: {_damage_line(damage)}"
 

@@ -280,12 +280,13 @@ def test_a_stream_goes_on_with_the_batch_after_that_of_its_savepoint() -> None:
 def test_damage_says_where_it_is_who_needs_it_and_what_helps() -> None:
     """As far as each is known; the first byte has a place, too."""
     known = Damage("segments/a", "primary", 0, "it differs", (1, 3), "/local/a")
-    report = VerifyReport((1, 3), {"primary": 5, "local": 4}, {"primary": 600, "local": 500}, 1, (known,))
+    report = VerifyReport((1, 3), {"primary": 5, "local": 4}, {"primary": 600, "local": 500}, 1, (known,), 2)
     assert [" ".join(line.split()) for line in verify_lines(report)] == [
         "checkpoints 1, 3",
         "primary 5 objects 600 bytes are undamaged",
         "local 4 objects 500 bytes are undamaged",
         "local 1 copies are missing: a restore reads the primary instead",
+        "local 2 copies are of another run: a restore reads the primary instead",
         (
             "damaged: primary segments/a at offset 0: it differs, needed by checkpoints 1, 3; "
             "an intact copy lies in /local/a: see repair"
