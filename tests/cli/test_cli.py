@@ -48,6 +48,18 @@ def test_inspect_shows_the_log_for_people(place: Place) -> None:
     assert any(row[:2] == ["segments", "4"] for row in rows)
 
 
+def test_inspect_shows_the_epoch_of_the_last_writer(place: Place) -> None:
+    """Also if it has only claimed the job."""
+
+    async def open_again() -> None:
+        async with sb.open_backend(place.settings):
+            pass
+
+    anyio.run(open_again)
+    status, printed = place.run("inspect")
+    assert (status, printed.splitlines()[0]) == (cli.OK, "job fleet: newest checkpoint 13, epoch 2")
+
+
 def test_inspect_shows_the_log_for_programs(place: Place) -> None:
     """The same, as JSON."""
     _, printed = place.run("inspect", "--json")

@@ -12,6 +12,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._log.sweeping.retention import SweepReason
+from statebackend.cli import page
 from statebackend.cli.page import _VERDICTS, _bars
 from tests.cli.conftest import Place
 
@@ -154,3 +155,13 @@ def test_a_browser_shows_the_page(written: Path, tmp_path: Path) -> None:
         colours = picture.convert("RGB").getcolors(maxcolors=1 << 24)
     bars = [count for count, colour in colours if colour == (0x44, 0x77, 0xAA)]
     assert sum(bars) > 1000
+
+
+def test_of_a_long_log_the_newest_checkpoints_are_drawn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is room for."""
+    monkeypatch.setattr(page, "COMMITS_MAX", 2)
+    path = place.directory / "page.html"
+    assert place.run("report", "--html", str(path)) == (cli.OK, "")
+    reader = Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    assert re.findall(r"(1[0-3]): [0-9.]+ s", reader.text) == ["12", "13"]

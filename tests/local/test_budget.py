@@ -46,6 +46,18 @@ async def test_a_put_that_would_exceed_the_limit_is_refused_and_writes_nothing()
     assert ("put", "c") not in store.calls
 
 
+async def test_what_lies_apart_takes_room_too() -> None:
+    """The bytes of RocksDB's bases. The error tells all that is held, or its numbers would not add up."""
+    segments = await counted(LocalSegments([MemoryStore()], bytes_max=10))
+    segments.set_apart(0, 6)
+    await segments.put("a", [b"1234"])
+    with pytest.raises(StoreUnavailableError) as caught:
+        await segments.put("b", [b"x"])
+    assert dict(caught.value.facts) == {"key": "b", "size_bytes": 1, "held_bytes": 10, "local_bytes_max": 10}
+    segments.set_apart(0, 5)
+    await segments.put("b", [b"x"])
+
+
 async def test_a_put_that_was_refused_leaves_its_room_to_a_smaller_one() -> None:
     """A write that is refused is not counted."""
     segments = await counted(LocalSegments([MemoryStore()], bytes_max=10))

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from statebackend._local import job_directories
-from statebackend._local.job_directories import lock_root, open_local_directories
+from statebackend._local.job_directories import has_copies, lock_root, open_local_directories
 from statebackend._local.locks import FileLock
 from statebackend.errors import LocalRootError
 from tests.at_work import plenty
@@ -257,3 +257,26 @@ async def test_a_claim_that_hangs_is_given_up_and_holds_nothing_in_the_end(
     directory = lock_root(tmp_path, "job")
     assert directory.owned
     directory.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_copy"),
+    [
+        ("taskowned/segment", True),
+        ("taskowned/commits/0001", True),
+        ("op_main_kg_0_127/chk_7/snapshot", True),
+        ("op_main_kg_0_127/chk_7/000012.sst", True),
+        ("lock", False),
+        ("kg_0_127/files/000012.sst", False),
+        ("notes/segment", False),
+    ],
+)
+def test_a_root_has_copies_if_a_file_lies_where_copies_do(tmp_path: Path, name: str, *, is_copy: bool) -> None:
+    """Of segments, of commits, or of RocksDB's files. Directories alone are none, nor is another job's copy."""
+    path = tmp_path / "job_fleet" / name
+    assert not has_copies(tmp_path, "fleet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert not has_copies(tmp_path, "fleet")
+    path.touch()
+    assert has_copies(tmp_path, "fleet") == is_copy
+    assert not has_copies(tmp_path, "flee")

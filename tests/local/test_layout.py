@@ -73,6 +73,12 @@ def test_a_name_that_is_no_directory_is_refused(name: str) -> None:
             LocalLayout(ROOTS, job, operator, KeyGroupRange(0, 63))
 
 
+@pytest.mark.parametrize("name", ["x", "x" * 100, "0.a_b-c"])
+def test_a_name_of_a_directory_is_taken(name: str) -> None:
+    """As long as the settings take one for a job."""
+    assert LocalLayout(ROOTS, name, name, KeyGroupRange(0, 63)).owner_directories[0].name == f"op_{name}_kg_0_63"
+
+
 @given(st.integers(0, 2**63).map(CheckpointId))
 def test_a_checkpoint_is_found_by_the_name_of_its_directory(checkpoint_id: CheckpointId) -> None:
     """So that what an earlier process left is known again."""
@@ -90,6 +96,7 @@ def test_an_owner_is_found_by_the_name_of_its_directory(layout: LocalLayout) -> 
     """Pruning knows by it which owner the directory belongs to."""
     assert owner_of(layout.owner_directories[0].name) == ("legs", KeyGroupRange(0, 63))
     assert owner_of("op_a_kg_1_kg_2_3") == ("a_kg_1", KeyGroupRange(2, 3))
+    assert owner_of("op_legs_kg_3_3") == ("legs", KeyGroupRange(3, 3))
 
 
 @pytest.mark.parametrize(

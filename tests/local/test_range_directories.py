@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from statebackend._local import range_directories
@@ -57,6 +58,15 @@ async def test_a_mark_is_believed_whole_or_not_at_all(tmp_path: Path) -> None:
             for spoilt in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
                 path.write_bytes(spoilt)
                 assert directory.take_manifest() is None
+
+
+@pytest.mark.parametrize("release", [-1, 1])
+async def test_files_of_another_layout_are_not_used(tmp_path: Path, release: int) -> None:
+    """Of an earlier release or of a later one: whoever opened them would read something else."""
+    async with open_range_directory(tmp_path, "fleet", MINE, plenty()) as directory:
+        assert directory is not None
+        directory.put_manifest(msgspec.structs.replace(MANIFEST, layout=MANIFEST.layout + release))
+        assert directory.take_manifest() is None
 
 
 async def test_nothing_is_kept_where_the_system_does_not_say_when_it_was_started(

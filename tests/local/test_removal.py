@@ -50,6 +50,19 @@ async def test_what_only_older_checkpoints_use_is_removed_and_the_rest_stays() -
     assert bench.segments.held_bytes == [1]
 
 
+async def test_copies_that_others_may_need_are_left_to_them() -> None:
+    """Of an owner who shares the root: it removes its own."""
+    store = MemoryStore()
+    for key in COPIES:
+        await store.put(key, [b"x"])
+    segments = LocalSegments([store])
+    async with anyio.create_task_group() as tasks:
+        retention = LocalRetention(segments, tasks=tasks, is_own=lambda key: key != COPIES[1])
+        retention.register(COPIES, CheckpointId(1))
+        retention.confirm(CheckpointId(2))
+    assert [info.key async for info in store.list("")] == [COPIES[1]]
+
+
 async def test_confirming_does_not_wait_for_a_disk_that_hangs_and_holds_one_thread_of_it() -> None:
     """A commit is a commit. What is superseded meanwhile waits its turn."""
     bench, hold = Bench(), Hold(operation="delete", stubborn=True)

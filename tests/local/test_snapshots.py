@@ -180,6 +180,17 @@ async def test_an_older_checkpoint_that_comes_late_is_not_kept(tmp_path: Path) -
     assert on_disk(tmp_path) == set()
 
 
+async def test_a_confirmation_that_comes_late_takes_nothing_back(tmp_path: Path) -> None:
+    """What is older than the newest commit is not kept, whichever commit was heard of last."""
+    store = await open_with(tmp_path)
+    for confirmed in (5, 3, 5, 4):
+        await store.confirm(CheckpointId(confirmed))
+        await store.store(snapshot(4))
+        assert kept(store, 3, 4) == []
+    await store.store(snapshot(5))
+    assert kept(store, 4, 5) == [5]
+
+
 async def test_storing_again_replaces(tmp_path: Path) -> None:
     """An attempt at the same checkpoint: the last one counts, also behind a newer one."""
     store = await open_with(tmp_path, 1, 2)

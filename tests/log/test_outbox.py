@@ -424,7 +424,9 @@ async def test_a_piece_of_a_commit_is_verified_where_it_lies() -> None:
         await batch(backend, 0, b"one", b"two")
         stand_on(backend)
         await put(backend, 7)
-    assert (await sb.verify(job.settings, store=job.store)).damages == ()
+    report = await sb.verify(job.settings, store=job.store)
+    pointed_into = {each.key for part in (await job.commits())[1].ranges for each in part.objects()}
+    assert (report.damages, report.objects["primary"]) == ((), len(pointed_into)), "no object of its own"
     key = f"{JOB}/commits/{1:012d}"
     data = bytearray(await job.store.get(key))
     data[-1] ^= 1

@@ -68,6 +68,23 @@ async def test_a_throttled_rate_falls_below_what_was_sent_and_comes_back() -> No
 
 
 @run_virtual
+async def test_a_rate_is_lowered_once_by_all_that_was_sent_at_it() -> None:
+    """Also by what was sent at the very moment at which it is lowered."""
+    rate = RateLimit(3000.0)
+    for _ in range(100):
+        at = await rate.turn()
+        await anyio.sleep(0.005)
+    at = await rate.turn()
+    rate.throttled(at)
+    lowered = rate.per_s()
+    rate.throttled(at)
+    assert rate.per_s() == lowered < 3000.0
+    await anyio.sleep(0.01)
+    rate.throttled(await rate.turn())
+    assert rate.per_s() < lowered
+
+
+@run_virtual
 async def test_a_rate_never_falls_to_nothing() -> None:
     """A small job is not brought to a standstill by a busy neighbour."""
     rate = RateLimit(3000.0)

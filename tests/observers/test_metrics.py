@@ -236,3 +236,11 @@ def _commits(root: Path) -> int:
     """Bytes of the commit objects."""
     files = (path.read_bytes() for path in (root / "primary").rglob("commits/*") if path.name.isdigit())
     return sum(len(data) for data in files if isinstance(decode_entry(data, "", job="fleet"), Commit))
+
+
+@pytest.mark.parametrize(("delivered", "after", "missed"), [(2, 1, 0), (3, 1, 1), (4, 1, 2), (1, -1, 1), (9, 0, 8)])
+def test_the_batches_between_two_are_missed(delivered: int, after: int, missed: int) -> None:
+    """Neither the one that was delivered nor the one that the state has."""
+    metrics = Metrics()
+    metrics.batches_missed(sb.SourceMark("query", delivered), after=after)
+    assert metrics.missed_batches == missed

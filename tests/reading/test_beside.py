@@ -165,9 +165,13 @@ async def test_entries_that_are_swept_while_a_job_is_inspected_are_no_damage() -
     left = [info.key async for info in store.list(f"{JOB}/commits/")]
     assert len(found.log) == len(left) < len(entries)
 
-    store.meddle = partial(store.delete, left[-1])
-    found = await sb.inspect(settings, store=store)
-    assert [row.kind for row in found.log][-1] == "damaged"
+    (floor,) = [int(info.key.rpartition("/")[2]) async for info in store.list(f"{JOB}/swept/")]
+    for lost in (f"{JOB}/commits/{floor:012d}", left[-1]):  # the oldest that is kept, and the newest
+        content = await store.get(lost)
+        store.meddle = partial(store.delete, lost)
+        found = await sb.inspect(settings, store=store)
+        assert [row.sequence for row in found.log if row.kind == "damaged"] == [int(lost.rpartition("/")[2])]
+        await store.put(lost, (content,))
 
 
 async def test_a_file_that_is_lost_is_told() -> None:

@@ -1,5 +1,7 @@
 """Readers at their borders: what is told where there is nothing to name, and how many rows make a batch."""
 
+from typing import Any
+
 import pytest
 
 import statebackend as sb
@@ -108,3 +110,23 @@ def test_changes_of_a_map_come_to_one_of_each_name(
     for operation, data in changes:
         _change_map(found, operation, data)
     assert (found.get("update") or {}, found.get("delete", {})) == (updated, removed)
+
+
+@run_virtual
+async def test_the_checkpoint_zero_is_one_like_any_other() -> None:
+    """Asked for by its id, or kept by a name that says so: it is not the newest, nor none."""
+    settings, store = settings_of(4), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        for checkpoint_id in range(3):
+            backend.value_state("n", int)["k"] = checkpoint_id
+            await backend.checkpoint(checkpoint_id)
+    assert (await sb.savepoint(settings, "first", checkpoint_id=0, store=store)).checkpoint_id == 0
+    asked: tuple[dict[str, Any], ...] = ({"checkpoint_id": 0}, {"savepoint": "first"})
+    for options in asked:
+        async with sb.read_rows(settings, store=store, **options) as rows:
+            assert [row.value for row in rows] == [0]
+        async with sb.read_batches(settings, "n", store=store, **options) as batches:
+            assert (batches.checkpoint_id, [batch["value"].to_pylist() async for batch in batches]) == (0, [[0]])
+        async with sb.open_backend(settings, store=store, read_only=True, **options) as backend:
+            assert backend.value_state("n", int)["k"] == 0
+    assert [(each.before, each.after) async for each in sb.diff(settings, 0, 2, store=store)] == [(0, 2)]

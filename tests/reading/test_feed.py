@@ -307,12 +307,16 @@ async def test_a_stream_behind_which_the_job_went_back_is_an_error() -> None:
     read_to = (await between(settings, store, 0)).commits[-1].sequence
     async with opened(settings, store, checkpoint_id=1) as (backend, states):
         await backend.checkpoint(3)
+        await backend.checkpoint(4)
     async with open_job_primary(settings, store) as primary:
         newest = await primary.log.newest(await primary.log.end())
         assert newest is not None
         with pytest.raises(errors.RewindError) as raised:
             await stretch_after(primary, read_to, newest)
         assert raised.value.facts["first_checkpoint_id"] == 3
+        left = await primary.log.find(await primary.log.end(), sb.ids.CheckpointId(1))
+        assert raised.value.facts["sequence_read"] == read_to
+        assert raised.value.facts["sequence_left"] == left.sequence
         assert (await stretch_after(primary, newest.sequence, newest)).commits == []
 
 
