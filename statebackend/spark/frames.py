@@ -32,7 +32,6 @@ Args = TypeVarTuple("Args")
 T = TypeVar("T")
 _pa: Any = pa  # it ships no types
 _types: Any = pandas_types
-_IN_UTC: Final = {"timezone": "UTC"} if "timezone" in inspect.signature(_types.to_arrow_schema).parameters else {}
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
@@ -166,8 +165,10 @@ def check_types(df: DataFrame) -> None:
 
     By `mapInArrow` some of them come to a worker all the same, so that one job would do in one place only.
     """
+    takes_zone = "timezone" in inspect.signature(_types.to_arrow_schema).parameters  # not of every release
+    in_utc = {"timezone": "UTC"} if takes_zone else {}
     try:
-        _types.to_arrow_schema(df.schema, error_on_duplicated_field_names_in_struct=True, **_IN_UTC)
+        _types.to_arrow_schema(df.schema, error_on_duplicated_field_names_in_struct=True, **in_utc)
     except (PySparkException, TypeError, ValueError, _pa.ArrowException) as error:
         raise InputError(
             f"a column has a type that Python cannot be given: cast it, or drop it before the sink: {error}",
