@@ -20,8 +20,11 @@ from statebackend._codec.commit import VERSION
 from statebackend._local.job_directories import lock_root
 from statebackend._log.names import COMMITS, entry_key, entry_prefixes
 from statebackend._log.reader import LogReader
-from statebackend._log.sweeping.sweep import Sweep
-from statebackend.abc import Capability
+from statebackend._log.sweeping.local_sweep import LocalFile
+from statebackend._log.sweeping.retention import SweepReason
+from statebackend._log.sweeping.sweep import Sweep, SweepReport
+from statebackend._upkeep.sweep import _with_local
+from statebackend.abc import Capability, ObjectInfo
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,
@@ -902,3 +905,30 @@ async def test_what_stays_of_a_batch_is_named() -> None:
     assert [failure.key for failure in report.failures] == [stuck]
     assert len(report.deleted) == 10
     await assert_whole(job)
+
+
+@pytest.mark.parametrize("failure", [None, "it is busy"])
+@pytest.mark.parametrize("deleting", [False, True])
+@pytest.mark.parametrize(
+    ("owned", "needed", "foreign", "verdict"),
+    [
+        (True, False, False, SweepReason.ORPHAN),
+        (False, False, False, SweepReason.LIVE),
+        (True, True, False, SweepReason.NEEDED),
+        (False, True, False, SweepReason.NEEDED),
+        (True, False, True, SweepReason.FOREIGN),
+        (False, False, True, SweepReason.FOREIGN),
+    ],
+)
+def test_a_sweep_tells_of_local_copies_as_it_has_dealt_with_them(
+    verdict: SweepReason, failure: str | None, *, owned: bool, needed: bool, foreign: bool, deleting: bool
+) -> None:
+    """Only a copy of nothing, in a root that nobody works in, is deleted, or is told as what could not be."""
+    file = LocalFile(ObjectInfo("segments/a", 7, 5.0), "/local/a", owned, needed, failure, foreign)
+    found = _with_local(SweepReport(not deleting, ()), [file], deleting=deleting)
+    assert [(each.key, each.size_bytes, each.verdict) for each in found.local] == [("/local/a", 7, verdict)]
+    is_removed = deleting and verdict is SweepReason.ORPHAN
+    assert found.deleted == (("/local/a",) if is_removed and failure is None else ())
+    assert [(each.key, each.reason) for each in found.failures] == (
+        [("/local/a", failure)] if is_removed and failure is not None else []
+    )
