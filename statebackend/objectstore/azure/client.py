@@ -75,12 +75,13 @@ class _RenewedToken(AsyncHTTPPolicy[Any, Any]):
         if bool(held.sas_token) == bool(held.bearer_token):
             raise StoreAccessError("credentials for Azure are either a sas_token or a bearer_token")
         sent = request.http_request
+        url = urlsplit(str(sent.url))
         if held.bearer_token:
-            if urlsplit(sent.url).scheme != "https":
+            if url.scheme != "https":
                 raise StoreAccessError("a bearer token is sent by https only: correct azure.endpoint")
             sent.headers["Authorization"] = f"Bearer {held.bearer_token}"
         else:
-            sent.url += ("&" if urlsplit(sent.url).query else "?") + held.sas_token.removeprefix("?")
+            sent.url += ("&" if url.query else "?") + held.sas_token.removeprefix("?")
         return await self.next.send(request)
 
 

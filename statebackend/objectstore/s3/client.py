@@ -66,7 +66,7 @@ class _RenewedKeys(AioCredentials):  # type: ignore[misc]  # of a library withou
     """Credentials that the client asks for anew with each request it signs."""
 
     def __init__(self, renewal: Renewal[S3Credentials]) -> None:
-        super().__init__("asked", "for", method="statebackend")
+        super().__init__("asked", "for", method="statebackend")  # pyright: ignore[reportUnknownMemberType]
         self._renewal = renewal
 
     async def get_frozen_credentials(self) -> Any:
