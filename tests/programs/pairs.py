@@ -23,6 +23,7 @@ from tests.programs.program import (
 IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
     {
         ("clock: none", "kind: timers"),
+        ("clock: none", "op: register"),
         *(("clock: none", f"{one}") for one in ("ttl: on read", "ttl: on write")),
         *((f"clock: {one}", f"late: {late}") for one in ("none", "batch") for late in ("drop", "keep", "output")),
         *((f"clock: {one}", f"clock: {other}") for one, other in combinations(("batch", "event", "none"), 2)),
