@@ -72,9 +72,7 @@ def upkeep(running: "Running", step: Upkeep) -> None:
             with suppress(InputError):  # no local copies yet
                 check("repairs", list(asyncio.run(sb.repair(settings, dry_run=False))), [])
         case "verify":
-            found = asyncio.run(sb.verify(settings)).damages
-            # A job that was left open has the local root: what its successor could not copy there is another's.
-            check("damages", [each for each in found if each.copy != "local" or not running.left], [])
+            check("damages", list(asyncio.run(sb.verify(settings)).damages), [])
         case "drop savepoints":
             for name in running.savepoints:
                 asyncio.run(sb.drop_savepoint(settings, name))

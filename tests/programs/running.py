@@ -187,6 +187,7 @@ class Running:
         """Another run of the same program, with a sink of its own; `options` of that differ."""
         with suppress(StateBackendError):
             self.sink.close()
+        SKY.is_dead = False
         self.begin_run()
         self.sink = self.make_sink(**options)
 
