@@ -1,4 +1,4 @@
-"""The cost of a month of requests, and the pauses between PUTs by which a budget lasts. Pure.
+"""The budget of PUTs: what a month of requests costs, and the pauses between PUTs by which a budget lasts. Pure.
 
 Costs come in as sums since the start (`settings.Prices` makes them of requests), time as an argument. A month has 30
 days. Storage and transfer are not in it.

@@ -1,7 +1,8 @@
 """Restores state from a commit.
 
 The commit decides what is needed; a local file only replaces bytes that are known to be equal. A local copy that is
-missing or bad costs time, never correctness, and is repaired from the primary.
+missing or bad costs time, never correctness, and is repaired from the primary. Which copies are stale,
+`_local/registry.py` says.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

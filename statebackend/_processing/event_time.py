@@ -2,6 +2,8 @@
 
 largest time of all rows less `lateness_s`  -> the job's clock, before the rows are processed
 older than the clock of the batch before    -> late: dropped, kept, or put out
+
+`EventTime.split` decides what is late. Spark decides the same by SQL where the rows stay there: `spark/batch_clock.py`.
 """
 
 import math

@@ -8,7 +8,8 @@ Entries stay encoded, for two reasons. The garbage collector does not track byte
 a dictionary of bytes, while it would walk a list per key again and again. And every read decodes fresh objects: a user
 who changes one in place cannot make memory and log differ.
 
-An empty list or map has no entry. Live writes and replay go through the same methods.
+An empty list or map has no entry. Live writes and replay go through the same methods. Nothing expires here: the states
+ask `_state/time/ttl.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence

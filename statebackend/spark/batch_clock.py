@@ -1,6 +1,7 @@
 """Moves the job's clock with each batch: by its event times, or to the time at which it began.
 
-Where the rows are not at hand, Spark is asked for their largest time, in a job of its own.
+Where the rows are not at hand, Spark is asked for their largest time, in a job of its own. The rule of late rows is
+here as SQL; `EventTime.split` in `_processing/event_time.py` has it for rows in Arrow.
 """
 
 from typing import Any, Final, Literal, get_args

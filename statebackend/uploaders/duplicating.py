@@ -1,7 +1,8 @@
 """Uploads segments to the primary and to the local copy at the same time: it takes as long as the slower one.
 
 The primary decides. The local copy is best effort at every step: it may fail to open, write, sync or close, or hang,
-and the upload still succeeds, at most `secondary_grace_s` after the primary did.
+and the upload still succeeds, at most `secondary_grace_s` after the primary did. Which copies are stale later,
+`_local/registry.py` says.
 """
 
 from collections.abc import Callable

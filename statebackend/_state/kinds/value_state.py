@@ -1,4 +1,4 @@
-"""One value per key."""
+"""One value per key. Whether it has expired, `cell_state.py` asks `_state/time/ttl.py`."""
 
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, Final, TypeVar, overload
