@@ -161,7 +161,7 @@ async def _decoded(
         decoded = [part for each in found if (part := each.of_groups(wanted)) is not None]
         for part in decoded:
             if isinstance(part, KeyedChanges):
-                len(part.keys), len(part.data)
+                _ = part.keys  # decodes the data, too
         return decoded
 
     return await threads.cpu(decode)

@@ -6,7 +6,7 @@ within one: see `tables.py`. What goes wrong on the way is told by the position,
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final
+from typing import Final, cast
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -109,7 +109,7 @@ class StateFollower(FollowedStates, Reads):
         it holds is read anew if it was touched. A cancelled call may have claimed the job.
         """
         async with self._promoting:
-            if self._backend is None:
+            if (backend := self._backend) is None:
                 self._check_usable()
                 if not self._following.is_whole:
                     raise InputError(
@@ -121,13 +121,13 @@ class StateFollower(FollowedStates, Reads):
                 async with self._following.stopped():
                     self._closed = "the follower is being promoted"
                     try:
-                        self._backend = await self._tasks.start(self._host)
+                        backend = self._backend = cast("StateBackend", await self._tasks.start(self._host))
                     except BaseException:
                         self._closed = None
                         self._following.read_anew("a promotion failed")
                         raise
                     self._closed = "the follower was promoted: use the backend"
-            return self._backend
+            return backend
 
     async def _host(self, *, task_status: TaskStatus[StateBackend]) -> None:
         """Have the backend open until the follower's context is left, in whichever task it was asked for."""

@@ -109,7 +109,8 @@ class FollowedTables:
     def __call__(self, heap: Callable[[], Table], state_id: int) -> Table:
         if state_id not in self.tables:
             opened = self._open_table(heap, state_id)
-            self.tables[state_id] = TableAtCommit(opened) if isinstance(opened, EntryTable) else opened
+            is_keyed = isinstance(opened, EntryTable)
+            self.tables[state_id] = TableAtCommit(cast("EntryTable[Any]", opened)) if is_keyed else opened
         return cast("Table", self.tables[state_id])
 
     def let_go(self) -> None:
