@@ -82,8 +82,8 @@ async def read_rows(
         commit, body = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, at=at)
         wanted, groups = _wanted_states(commit, states), all_key_groups(commit.max_parallelism)
         if key is not None:
-            key = key_of_shown(key)
-            groups = KeyGroupRange(group := key_group(key, commit.max_parallelism), group)
+            key = wanted_key = key_of_shown(key)
+            groups = KeyGroupRange(group := key_group(wanted_key, commit.max_parallelism), group)
         settings = msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
         opening = open_commit(settings, primary.store, wanted, at_hand=body, threads=primary.threads, clock=clock)
         async with opening as (tables, restore):

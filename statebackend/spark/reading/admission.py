@@ -26,8 +26,9 @@ class AdmittingStream(FeedStream, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """The newest commit."""
-        self._newest = run(last_offset, self._plan.options, self._newest)
-        return {SEQUENCE: self._newest}
+        newest = run(last_offset, self._plan.options, self._newest)
+        self._newest = newest
+        return {SEQUENCE: newest}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Note which commit is the newest."""

@@ -121,8 +121,9 @@ class FeedStream(DataSourceStreamReader):
 
     def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802  # until Spark 4.1 without arguments
         """The newest commit."""
-        self._newest = run(last_offset, self._plan.options, self._newest)
-        return {SEQUENCE: self._newest}
+        newest = run(last_offset, self._plan.options, self._newest)
+        self._newest = newest
+        return {SEQUENCE: newest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Those of the commits between. Raises `CheckpointNotFoundError`, `RewindError`."""
