@@ -109,11 +109,12 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
 
 def _belongs_to_a_query(df: DataFrame, context: SparkContext) -> bool:
     """True if `df` is of the session that a running query has for its batches. False where the JVM does not say."""
-    if not isinstance(context._gateway, ClientServer):  # noqa: SLF001 - without pinned threads no thread is the query's
+    frame, inner = cast("Any", df), cast("Any", context)  # private to PySpark, and without types
+    if not isinstance(inner._gateway, ClientServer):  # noqa: SLF001 - without pinned threads no thread is the query's
         return False
     try:
-        session: Any = df._jdf.sparkSession()  # noqa: SLF001
-        queries = session.sharedState().activeStreamingQueries().values()
+        session: Any = frame._jdf.sparkSession()  # noqa: SLF001
+        queries: Any = session.sharedState().activeStreamingQueries().values()
         return any(query.sparkSessionForStream().equals(session) for query in queries)
     except (Py4JError, TypeError):  # PySpark has no public way to it, so another release may have none at all
         return False
