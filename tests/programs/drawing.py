@@ -88,7 +88,7 @@ HELD_BACK = frozenset[str]()
 FRESH = 100_000
 """From this seed on are those that a commit draws for its tests. What would make them depend on threads, or has not
 been hunted for long, is drawn for the seeds before it alone."""
-YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite"})
+YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "broadcast"})
 
 
 def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
