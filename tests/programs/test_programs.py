@@ -4,7 +4,7 @@ import pytest
 
 from tests.programs import program as programs
 from tests.programs.__main__ import cause_of, failure_of
-from tests.programs.drawing import draw
+from tests.programs.drawing import FRESH, draw
 from tests.programs.program import Batch, Declared, Do, Item, Job, Program, Start
 from tests.programs.shrinking import shrunk
 
@@ -40,5 +40,5 @@ def test_a_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from statebackend._state.kinds.list_state import ListState  # noqa: PLC0415  # broken here alone
 
     monkeypatch.setattr(ListState, "extend", lambda self, key, elements: self.append(key, next(iter(elements))))
-    failures = (failure_of(draw(seed)) for seed in range(100))
+    failures = (failure_of(draw(FRESH + number)) for number in range(100))
     assert "WrongError" in cause_of(next(filter(None, failures)))
