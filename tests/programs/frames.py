@@ -62,6 +62,10 @@ class Session(SparkSession):
     def stop_query(self) -> None:
         self.is_stopped = True
 
+    def getTags(self) -> set[str]:  # noqa: N802
+        """Asked for where the process has a real session as well."""
+        return set()
+
     def _sleep(self, _millis: int) -> None:
         if self.is_stopped:
             raise RuntimeError(STOPPED)
