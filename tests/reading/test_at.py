@@ -8,7 +8,7 @@ import pytest
 import statebackend as sb
 from statebackend import errors
 from statebackend._log.moments import AHEAD_MAX_S, iso_of, moment_s
-from statebackend._log.names import entry_key
+from statebackend._log.names import entry_key, floor_key
 from statebackend._upkeep.primary import open_job_primary
 from statebackend.objectstore import MemoryStore
 from tests.log.swept import HandClock
@@ -163,4 +163,24 @@ async def test_a_damaged_commit_that_may_be_the_one_is_told(store: sb.ObjectStor
     with pytest.raises(errors.CorruptCommitError):
         await value_at(store, TEN + HOUR)
     with pytest.raises(errors.CorruptCommitError):
+        await value_at(store, TEN)
+
+
+async def test_a_damaged_commit_is_no_doubt_for_a_time_before_the_next_older_one(store: sb.ObjectStore) -> None:
+    """The third is damaged, and the second is too late already."""
+    async with open_job_primary(SETTINGS, store) as primary:
+        third = (await primary.find(checkpoint_id=3)).commit.sequence
+        await primary.store.put(entry_key(third), (b"damaged",))
+    assert await value_at(store, TEN) == 1
+    with pytest.raises(errors.CorruptCommitError):
+        await value_at(store, TEN + HOUR)
+
+
+async def test_below_the_floor_of_a_sweep_no_commit_is_given(store: sb.ObjectStore) -> None:
+    """Though its entry may be there still, what it points into may not."""
+    async with open_job_primary(SETTINGS, store) as primary:
+        second = (await primary.find(checkpoint_id=2)).commit.sequence
+        await primary.store.put(floor_key(second), ())
+    assert await value_at(store, TEN + HOUR) == 2
+    with pytest.raises(errors.CheckpointNotFoundError, match="oldest_checkpoint_id=2"):
         await value_at(store, TEN)
