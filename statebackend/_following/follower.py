@@ -127,6 +127,7 @@ class StateFollower(FollowedStates, Reads):
                         self._following.read_anew("a promotion failed")
                         raise
                     self._closed = "the follower was promoted: use the backend"
+                    self._following.end()  # or the backend's commits would be applied to its own tables once more
             return backend
 
     async def _host(self, *, task_status: TaskStatus[StateBackend]) -> None:

@@ -115,8 +115,9 @@ class Following:
             await self._run()
 
     def end(self) -> None:
-        """Look no more."""
+        """Look no more, whatever the log has: the state may be somebody else's from now on."""
         self._running.cancel()
+        self._tell_moved()
 
     async def _run(self) -> None:
         while True:

@@ -392,6 +392,21 @@ async def test_a_promotion_that_is_asked_for_twice_gives_one_backend() -> None:
 
 
 @run_virtual
+async def test_what_was_promoted_is_followed_no_more() -> None:
+    """Or the backend's own commits would be applied to its tables behind its back, on top of what was written since."""
+    store = MemoryStore()
+    async with followed(store) as (_, follower):
+        heir = await follower.promote()
+        values, seen = heir.value_state("n", int), heir.list_state("seen", int)
+        for number in range(2, 6):
+            seen["k"].append(number)
+            await commit(heir, number, a=number)
+            values["a"] = -number
+            await anyio.sleep(10 * SECOND_S)
+            assert (values["a"], list(seen["k"])) == (-number, [*range(2, number + 1)])
+
+
+@run_virtual
 async def test_of_two_heirs_one_is_fenced() -> None:
     """The one that claimed first. What the other one commits is whole."""
     store, clock = MemoryStore(), VirtualClock()
