@@ -3,15 +3,13 @@
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from statebackend._following.follower import LOOK_EVERY_S, StateFollower, follow
+from statebackend._following.follower import StateFollower, follow
 from statebackend._following.position import FollowerPosition
 from statebackend._portal import OpenContext, Portal
-from statebackend.abc import Clock, ObjectStore, Observer
-from statebackend.ids import KeyGroupRange
-from statebackend.settings import Settings
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -69,36 +67,23 @@ class BackgroundFollower:
         self.close()
 
 
-def follow_in_background(
-    settings: Settings,
-    *,
-    key_groups: KeyGroupRange | None = None,
-    every_s: float = LOOK_EVERY_S,
-    max_staleness_s: float | None = None,
-    wait: bool = False,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-) -> BackgroundFollower:
-    """As `follow`, for Flask, Streamlit or a notebook: it returns once the state was read.
+def _with_arguments_of(_: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Tell type checkers that a function takes the arguments of another one."""
+    return lambda function: function
+
+
+@_with_arguments_of(follow)
+def follow_in_background(*arguments: Any, **options: Any) -> BackgroundFollower:
+    """As `follow`, with the same arguments, for Flask, Streamlit or a notebook: it returns once the state was read.
 
         fleet = sb.follow_in_background(settings)
         fleet.ask(lambda fleet: fleet.value_state("legs", Leg).get("N14228"))
 
     Raises as `follow`. Have one in a process: each holds the whole state.
     """
-    arguments: dict[str, Any] = {
-        "key_groups": key_groups,
-        "every_s": every_s,
-        "max_staleness_s": max_staleness_s,
-        "wait": wait,
-        "store": store,
-        "clock": clock,
-        "observer": observer,
-    }
     portal = Portal(name="statebackend-follow")
     try:
-        held = portal.hold(follow(settings, **arguments))
+        held = portal.hold(follow(*arguments, **options))
         held.wait()
         held.result()
     except BaseException:

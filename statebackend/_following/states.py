@@ -44,12 +44,24 @@ class Reads(Protocol):
 class FollowedState(Generic[S]):
     """The base class of the states of a follower. Changing one raises `InputError`."""
 
-    def __init__(self, follower: Reads, name: str, declare: Callable[[KeyedStates], S], *, anew: bool = False) -> None:
-        """`anew`: declare it again for each commit, since it remembers what it has read."""
+    _anew = False
+    """Declare it again for each commit, since it remembers what it has read."""
+
+    def __init__(
+        self,
+        follower: Reads,
+        declare: Callable[..., S],
+        name: str,
+        *types: Any,
+        ttl: TimeToLive | None = None,
+        **options: Any,
+    ) -> None:
+        """`declare`: the method of `KeyedStates` that gets the other arguments. A read does not prolong a `ttl`."""
         self.name: Final = name
         self._follower = follower
-        self._declare = declare
-        self._anew = anew
+        if isinstance(cast("object", ttl), TimeToLive) and ttl is not None:  # what is none is refused by `declare`
+            ttl = msgspec.structs.replace(ttl, on_read=False)
+        self._declare: Callable[[KeyedStates], S] = lambda states: declare(states, name, *types, ttl=ttl, **options)
         self._declared_in: tuple[object, object] = (None, None)
         self._state: S | None = None
         self._now()
@@ -62,6 +74,15 @@ class FollowedState(Generic[S]):
             self._state = self._declare(self._follower.declared_in(states, self.name))
             self._declared_in = states, version
         return cast("S", self._state)
+
+    def __contains__(self, key: object) -> bool:
+        return key in cast("Any", self._now())
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(cast("Any", self._now()))
+
+    def __len__(self) -> int:
+        return len(cast("Any", self._now()))
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         self._refuse()
@@ -93,15 +114,6 @@ class FollowedValues(FollowedState[Any], Mapping[Key, V]):
     def __getitem__(self, key: Key) -> V:
         return cast("V", self._now()[key])
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._now()
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
-
     def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The values of `keys`, in their order; for a missing key `default`, or the default of the declaration."""
         return cast("list[Any]", self._now().get_many(keys, default))
@@ -112,15 +124,6 @@ class FollowedLists(FollowedState[ListState[V]], Mapping[Key, list[V]]):
 
     def __getitem__(self, key: Key) -> list[V]:
         return self._now().read(key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._now()
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
 
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[list[V]]:
         """The lists of `keys`, in their order."""
@@ -133,15 +136,6 @@ class FollowedMaps(FollowedState[MapState[K, V]], Mapping[Key, Mapping[K, V]], G
     def __getitem__(self, key: Key) -> Mapping[K, V]:
         self._now()[key]  # refuses what is no key
         return FollowedMap(self._now, key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._now()
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
 
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[dict[K, V]]:
         """The maps of `keys`, in their order."""
@@ -176,6 +170,8 @@ class FollowedMap(Mapping[K, V]):
 class FollowedTimers(FollowedState[Timers]):
     """Timers: which keys have some, and when. None is taken."""
 
+    _anew = True
+
     def registered(self, key: Key) -> tuple[float, ...]:
         """The key's times, in ascending order."""
         return self._now().registered(key)
@@ -184,30 +180,14 @@ class FollowedTimers(FollowedState[Timers]):
         """The earliest time of all keys, `None` without a timer. Once per commit it looks at all of them."""
         return self._now().next_at()
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._now()
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
-
 
 class FollowedColumns(FollowedState[Any], Mapping[Key, Mapping[str, Any]]):
     """A columnar state: Arrow for many keys, a dict of Python values for one."""
 
+    _anew = True
+
     def __getitem__(self, key: Key) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", self._now()[key])
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._now()
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._now())
-
-    def __len__(self) -> int:
-        return len(self._now())
 
     @property
     def schema(self) -> Any:
@@ -245,11 +225,9 @@ class FollowedStates:
         `StateTypeError` once the job writes the state with a type that this one cannot read. The same holds for all
         kinds.
         """
-
-        def declare(states: KeyedStates) -> Any:
-            return states.value_state(name, type_, default=default, ttl=_unread(ttl), migrate=migrate)
-
-        return FollowedValues(self._reads(), name, declare)
+        return FollowedValues(
+            self._reads(), KeyedStates.value_state, name, type_, default=default, ttl=ttl, migrate=migrate
+        )
 
     def list_state(
         self,
@@ -260,9 +238,7 @@ class FollowedStates:
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> FollowedLists[V]:
         """The list state of this name: a mapping from key to a list."""
-        return FollowedLists(
-            self._reads(), name, lambda states: states.list_state(name, type_, ttl=_unread(ttl), migrate=migrate)
-        )
+        return FollowedLists(self._reads(), KeyedStates.list_state, name, type_, ttl=ttl, migrate=migrate)
 
     def map_state(
         self,
@@ -274,11 +250,7 @@ class FollowedStates:
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> FollowedMaps[K, V]:
         """The map state of this name: a mapping from key to a map from `key_type` to `type_`."""
-        return FollowedMaps(
-            self._reads(),
-            name,
-            lambda states: states.map_state(name, key_type, type_, ttl=_unread(ttl), migrate=migrate),
-        )
+        return FollowedMaps(self._reads(), KeyedStates.map_state, name, key_type, type_, ttl=ttl, migrate=migrate)
 
     def reducing_state(
         self,
@@ -290,11 +262,7 @@ class FollowedStates:
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> FollowedValues[V]:
         """The reducing state of this name: a mapping from key to all values that were added, reduced to one."""
-        return FollowedValues(
-            self._reads(),
-            name,
-            lambda states: states.reducing_state(name, type_, reduce, ttl=_unread(ttl), migrate=migrate),
-        )
+        return FollowedValues(self._reads(), KeyedStates.reducing_state, name, type_, reduce, ttl=ttl, migrate=migrate)
 
     def aggregating_state(
         self,
@@ -305,11 +273,7 @@ class FollowedStates:
         migrate: Upcast | Sequence[Upcast] = (),
     ) -> FollowedValues[R]:
         """The aggregating state of this name: a mapping from key to the result of `aggregate`."""
-        return FollowedValues(
-            self._reads(),
-            name,
-            lambda states: states.aggregating_state(name, aggregate, ttl=_unread(ttl), migrate=migrate),
-        )
+        return FollowedValues(self._reads(), KeyedStates.aggregating_state, name, aggregate, ttl=ttl, migrate=migrate)
 
     def columnar_state(
         self,
@@ -321,29 +285,30 @@ class FollowedStates:
         defaults: Mapping[str, Any] | None = None,
     ) -> FollowedColumns:
         """The columnar state of this name. Raises `StateTypeError` unless the columns are those that the job has."""
-
-        def declare(states: KeyedStates) -> Any:
-            before = next((each for each in states.descriptors if each.name == name), None)
-            blank = KeyedStates(states.key_groups, states.max_parallelism, () if before is None else (before,))
-            blank.clock.stand_at(states.clock.mark)
-            blank.columnar_state(name, schema, key=key, ttl=_unread(ttl), defaults=defaults)
-            after = next(each for each in blank.descriptors if each.name == name)
-            if before is not None and (before.schema, before.key_schema) != (after.schema, after.key_schema):
-                raise StateTypeError(
-                    "a follower reads columns as the job has them: declare these",
-                    state=name,
-                    columns=before.schema,
-                    key=before.key_schema,
-                )
-            return states.columnar_state(name, schema, key=key, ttl=_unread(ttl), defaults=defaults)
-
-        return FollowedColumns(self._reads(), name, declare, anew=True)
+        return FollowedColumns(self._reads(), _columns_as_they_are, name, schema, key=key, ttl=ttl, defaults=defaults)
 
     def timers(self, name: str, clock: ClockKind | None = None) -> FollowedTimers:
         """The timers of this name."""
-        return FollowedTimers(self._reads(), name, lambda states: states.timers(name, clock), anew=True)
+        return FollowedTimers(self._reads(), _timers, name, clock)
 
 
-def _unread(ttl: TimeToLive | None) -> TimeToLive | None:
-    """The same, but a read changes nothing. What is none goes on, to be refused."""
-    return msgspec.structs.replace(ttl, on_read=False) if isinstance(cast("object", ttl), TimeToLive) and ttl else ttl
+def _columns_as_they_are(states: KeyedStates, name: str, schema: Any, **options: Any) -> Any:
+    """Declare columns. Raises `StateTypeError` if that would change them."""
+    before = next((each for each in states.descriptors if each.name == name), None)
+    blank = KeyedStates(states.key_groups, states.max_parallelism, () if before is None else (before,))
+    blank.clock.stand_at(states.clock.mark)
+    blank.columnar_state(name, schema, **options)
+    after = next(each for each in blank.descriptors if each.name == name)
+    if before is not None and (before.schema, before.key_schema) != (after.schema, after.key_schema):
+        raise StateTypeError(
+            "a follower reads columns as the job has them: declare these",
+            state=name,
+            columns=before.schema,
+            key=before.key_schema,
+        )
+    return states.columnar_state(name, schema, **options)
+
+
+def _timers(states: KeyedStates, name: str, clock: ClockKind | None, **_: object) -> Timers:
+    """Declare timers, which never expire."""
+    return states.timers(name, clock)
