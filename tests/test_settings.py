@@ -800,3 +800,27 @@ def test_at_least_one_checkpoint_is_retained(count: int) -> None:
         settings(checkpoints_retained=count)
     assert "checkpoints_retained" in caught.value.facts
     assert settings(checkpoints_retained=1).checkpoints_retained == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("table", lambda: Settings(**BASE, table="memory")),  # type: ignore[arg-type]
+        ("table", lambda: Settings.from_mapping({**BASE, "table": "memory"})),
+        ("addressing", lambda: Settings.from_mapping({**BASE, "s3": {"addressing": "memory"}})),
+        ("compression", lambda: Settings(**BASE, compression="memory")),  # type: ignore[arg-type]
+    ],
+)
+def test_a_setting_with_few_values_names_them(name: str, made: Callable[[], Settings]) -> None:
+    """Who has written one that there is not would have to look them up."""
+    values = {"table": ("heap", "rocksdb"), "addressing": ("auto", "path"), "compression": ("lz4", "zstd")}[name]
+    with pytest.raises(SettingsError) as refused:
+        made()
+    assert all(repr(each) in str(refused.value) for each in values)
+
+
+def test_an_error_elsewhere_names_no_values() -> None:
+    """Of a number, there are too many."""
+    with pytest.raises(SettingsError, match=r"Expected `float`") as refused:
+        Settings.from_mapping({**BASE, "s3": {"outage_s": "x"}})
+    assert "it may be" not in str(refused.value)

@@ -3,14 +3,17 @@
 import base64
 import datetime as dt
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from statebackend.ids import Key
+
+_OTHER_THAN_UTC: Final = re.compile(r"tz=(?!UTC\])")
 
 
 def key_from(text: str) -> Key:
@@ -37,6 +40,35 @@ def plain(value: Any) -> Any:
             return {"extension": value.code, **plain(bytes(value.data))}
         case _:
             return _plain_of_columns(value)
+
+
+def python_values(array: Any) -> list[Any]:
+    """The elements of a `pyarrow` array as Python has them. Each instant has the offset that its zone has then.
+
+    Not the zone: Python compares and subtracts two times of one zone by the clock on the wall, an hour off when summer
+    time ends. Raises what Arrow does for a value that Python has not: `ValueError`, `OverflowError`.
+    """
+    found: list[Any] = array.to_pylist()
+    return [*map(_at_offsets, found)] if _OTHER_THAN_UTC.search(str(getattr(array, "type", ""))) else found
+
+
+def python_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of a `pyarrow` table or batch, their values as those of `python_values`."""
+    names: list[str] = table.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(python_values, table.columns), strict=True)]
+
+
+def _at_offsets(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        offset = value.utcoffset()
+        return value if offset is None else value.replace(tzinfo=dt.timezone(offset), fold=0)
+    if isinstance(value, dict):
+        return {name: _at_offsets(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [*map(_at_offsets, cast("list[Any]", value))]
+    if isinstance(value, tuple):  # a pair of a map
+        return tuple(map(_at_offsets, cast("tuple[Any, ...]", value)))
+    return value
 
 
 def _plain_of_columns(value: Any) -> Any:

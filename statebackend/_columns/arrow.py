@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.columns import Column, Fixed, Flags, Strings, gathered
+from statebackend._codec.plain import python_rows, python_values
 from statebackend.errors import InputError, SettingsError, ValueDecodeError, needs_extra
 
 try:
@@ -70,12 +71,11 @@ def plain_of(found: Array | RecordBatch) -> list[Any]:
     Such as a time with nanoseconds, unless pandas is there, or of the year 10,000.
     """
     try:
-        plain: list[Any] = found.to_pylist()
+        return python_rows(found) if isinstance(found, pa.RecordBatch) else python_values(found)
     except (ValueError, OverflowError) as error:
         raise ValueDecodeError(
             f"Python has no such value: read it as columns, or with pandas if it has nanoseconds: {error}"
         ) from error
-    return plain
 
 
 def column_of(array: Array) -> Column:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebackend._codec.plain import python_values
 from statebackend._processing.column_names import check_one
 from statebackend.errors import InputError
 from statebackend.ids import Key
@@ -114,14 +115,13 @@ def _column(table: Any, name: str) -> Any:
 
 def _values(name: str, column: Any) -> list[Any]:
     try:
-        found: list[Any] = column.to_pylist()
+        return python_values(column)
     except (OverflowError, ValueError) as error:  # a time beyond the year 9999, for one
         raise InputError(
             f"a column has a value for which Python has no object ({error}): cast it, or drop it before the sink",
             column=name,
             type=str(column.type),
         ) from error
-    return found
 
 
 def _can_be_key(type_: Any) -> bool:

@@ -42,12 +42,14 @@ def _column(values: list[Any], field: Any) -> Any:
     """The values as an array. Arrow itself would cut 1.5 to the integer 1, and a time to a day."""
     try:
         array = _pa.array(values, type=field.type)
-        is_same = {*map(type, values)} <= _taken_whole(field.type) or _is_same(array.to_pylist(), values)
+        is_whole = {*map(type, values)} <= _taken_whole(field.type) and _have_zone(values, field.type)
+        is_same = is_whole or _is_same(array.to_pylist(), values)
     except (_pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"an output row does not fit output_schema: {error}") from error
     if not is_same:
         raise InputError(
-            "a value of an output row would become another one in its column: convert it, or change output_schema",
+            "a value of an output row would become another one in its column: convert it, or change output_schema; a "
+            "time needs a zone, such as at.astimezone(datetime.UTC), just where its column has one",
             column=field.name,
             type=str(field.type),
         )
@@ -61,7 +63,11 @@ def _taken_whole(type_: Any) -> set[type]:
 
 
 def _is_same(read: Any, given: Any) -> bool:
-    """True if Arrow reads back what it was given. A float may be rounded; a time without a zone is one of UTC."""
+    """True if Arrow reads back what it was given. A float may be rounded.
+
+    Arrow takes a time without a zone for one of UTC, and drops the zone of another: Spark would then read an instant as
+    a time of the session.
+    """
     if isinstance(given, Mapping):  # a struct may have more fields; a map has its pairs
         read, given = dict(read), cast("Mapping[Any, Any]", given)
         return all(name in read and _is_same(read[name], given[name]) for name in given)
@@ -71,12 +77,34 @@ def _is_same(read: Any, given: Any) -> bool:
         parts = cast("Sequence[Any]", read)
         return all(map(_is_same, parts, given))
     if isinstance(read, dt.datetime) and isinstance(given, dt.datetime):
-        return _in_utc(read) == _in_utc(given)
+        return _instant(read) == _instant(given)
     return read is None or isinstance(read, float) or bool(read == given)
 
 
-def _in_utc(at: dt.datetime) -> dt.datetime:
-    return at.replace(tzinfo=dt.UTC) if at.utcoffset() is None else at.astimezone(dt.UTC)
+def _have_zone(values: Sequence[Any], type_: Any) -> bool:
+    """True unless this is a column of times, and one of them has a zone just where the column has none."""
+    if not _types.is_timestamp(type_):
+        return True
+    return all(at is None or (at.tzinfo is None) == (type_.tz is None) for at in values)
+
+
+def _instant(at: dt.datetime) -> dt.datetime:
+    """A time with a zone as one of UTC: an hour that is there twice equals none of another zone (PEP 495)."""
+    return at if at.utcoffset() is None else at.astimezone(dt.UTC)
+
+
+def _drops_zone(given: Any, wanted: Any) -> bool:
+    """True if a cast would make times of instants, or instants of times, at any depth."""
+    if wanted is None:
+        return False
+    if _types.is_timestamp(given) and _types.is_timestamp(wanted):
+        return (given.tz is None) != (wanted.tz is None)
+    if not _types.is_nested(given) or not _types.is_nested(wanted):
+        return False
+    if _types.is_struct(given) and _types.is_struct(wanted):  # by name, as they are cast
+        types = {field.name: field.type for field in wanted}
+        return any(_drops_zone(field.type, types.get(field.name)) for field in given)
+    return given.num_fields == wanted.num_fields == 1 and _drops_zone(given.field(0).type, wanted.field(0).type)
 
 
 def fitted(table: Any, schema: Any) -> Any:
@@ -87,8 +115,17 @@ def fitted(table: Any, schema: Any) -> Any:
             columns=table.column_names,
             expected=schema.names,
         )
+    table = table.select(schema.names)
+    for given, wanted in zip(table.schema, schema, strict=True):
+        if _drops_zone(given.type, wanted.type):
+            raise InputError(
+                "the output table has times with a zone where output_schema has none, or the reverse: cast them",
+                column=given.name,
+                type=str(given.type),
+                expected=str(wanted.type),
+            )
     try:
-        found = table.select(schema.names).cast(schema)
+        found = table.cast(schema)
     except (_pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"the output table does not fit output_schema: {error}") from error
     return checked_nulls(found)

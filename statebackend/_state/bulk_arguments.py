@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar, cast
 
+from statebackend._codec.plain import python_values
 from statebackend.errors import InputError
 
 T = TypeVar("T")
@@ -23,7 +24,9 @@ def as_list(many: Iterable[T] | Arrow) -> list[T]:
     if isinstance(many, str | bytes):
         raise InputError("expected an iterable of many values, not one value", given=type(many).__name__)
     # numpy's `tolist` too: the elements of its arrays are numpy's own types, and not str or int
-    to_list = getattr(many, "to_pylist", None) or getattr(many, "tolist", None)
+    if hasattr(many, "to_pylist"):
+        return python_values(many)
+    to_list = getattr(many, "tolist", None)
     return cast("list[T]", to_list()) if to_list is not None else list(cast("Iterable[T]", many))
 
 

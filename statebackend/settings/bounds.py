@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, Literal, cast, get_args, get_origin
 
 import msgspec
 
@@ -84,6 +84,19 @@ def _texts(value: Any) -> Iterable[str]:
     return [each for each in items if isinstance(each, str)]
 
 
+def said_of(error: msgspec.ValidationError, record: type[msgspec.Struct]) -> str:
+    """The text of an error in reading a record of settings, with the values that the field at fault may have."""
+    said, _, path = str(error).partition(" - at `$.")
+    kind: Any = record
+    for name in path.rstrip("`").split("."):
+        kind = {each[0]: each[1] for each in _fields_of(kind)}.get(name) if record_type(kind) else None
+    return in_python_words(error) + (_choices(kind) if said.startswith("Invalid enum") else "")
+
+
+def _choices(kind: Any) -> str:
+    return f"; it may be {', '.join(map(repr, get_args(kind)))}" if get_origin(kind) is Literal else ""
+
+
 def check_text(name: str, value: Any, *, is_shown: bool) -> None:
     """Raise `SettingsError` for a text that nothing can be named by: no encoder takes it, nor does msgspec."""
     if any(map(_UNFIT.search, texts := [*_texts(value)])):
@@ -110,7 +123,8 @@ def check_fields(record: msgspec.Struct, prefix: str = "") -> None:
             converted = msgspec.convert(value, kind, dec_hook=foreign_of)
         except msgspec.ValidationError as error:
             facts = {} if kind in _HIDDEN else {name: value}
-            raise SettingsError(f"{name} has a wrong type or value: {in_python_words(error)}", **facts) from error
+            said = f"{name} has a wrong type or value: {in_python_words(error)}{_choices(kind)}"
+            raise SettingsError(said, **facts) from error
         msgspec.structs.force_setattr(record, field, converted)  # a list of roots becomes a tuple
         for bound in bounds:
             if not bound.holds(converted):

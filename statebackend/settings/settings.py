@@ -9,7 +9,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from statebackend._words import in_python_words
 from statebackend.errors import LocalRootError, PrimaryUrlError, SettingsError
 from statebackend.ids import MAX_PARALLELISM_LIMIT
 from statebackend.settings.bounds import (
@@ -23,6 +22,7 @@ from statebackend.settings.bounds import (
     at_least,
     at_most,
     check_fields,
+    said_of,
     within,
 )
 from statebackend.settings.credentials import foreign_of
@@ -283,7 +283,7 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, SettingsError):
                 raise error.__cause__ from None
-            raise SettingsError(f"not valid settings: {in_python_words(error)}") from error
+            raise SettingsError(f"not valid settings: {said_of(error, cls)}") from error
 
 
 def check_primary(url: str) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from statebackend._backend.coordinating import open_coordinator
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.owner_backend import OwnerBackend
+from statebackend._codec.plain import python_rows
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._processing.clockless import check_hooks
 from statebackend._processing.event_time import Late, event_time_of
@@ -229,7 +230,7 @@ class ProcessorTester:
             if clock_s is not None:
                 backend.advance_clock(clock_s, self._kind)
             rows = self._runner(part, self._batch_id, backend, self._run)
-            output += [] if rows is None else rows.to_pylist()
+            output += [] if rows is None else python_rows(rows)
         return output
 
     def _parts(self, table: Any) -> list[Any]:

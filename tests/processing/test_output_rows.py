@@ -91,6 +91,8 @@ def test_so_it_is_in_any_chunk_of_a_table(at: int) -> None:
 
 
 HALF_AN_HOUR = dt.timedelta(minutes=30)
+NAIVE = dt.datetime(2013, 1, 1)  # noqa: DTZ001
+TWICE = dt.datetime(2024, 10, 27, 1, 30, tzinfo=dt.UTC)
 OTHER_VALUES: dict[str, tuple[Any, Any]] = {
     "a whole number cut from a float": (pa.int64(), 1.5),
     "a whole number cut from a decimal": (pa.int32(), Decimal("1.5")),
@@ -100,6 +102,10 @@ OTHER_VALUES: dict[str, tuple[Any, Any]] = {
     "a day cut from a time": (pa.date32(), dt.datetime(2013, 1, 1, 5)),  # noqa: DTZ001
     "a time from seconds since 1970": (pa.timestamp("us"), 1_700_000_000),
     "text from bytes": (pa.string(), b"x"),
+    "an instant from a time without a zone": (pa.timestamp("us", "UTC"), NAIVE),
+    "a time from an instant": (pa.timestamp("us"), TWICE),
+    "seconds from an instant": (pa.timestamp("s"), TWICE),
+    "a time from an instant in a list": (pa.list_(pa.timestamp("us")), [TWICE]),
     "in a list": (pa.list_(pa.int64()), [1, 1.5]),
     "in a map": (pa.map_(pa.string(), pa.int64()), {"a": 1.5}),
     "in a struct": (pa.struct([("a", pa.int64())]), {"a": 1.5}),
@@ -110,9 +116,8 @@ SAME_VALUES: dict[str, tuple[Any, Any, Any]] = {
     "a decimal with fewer digits": (pa.decimal128(5, 2), Decimal(1), Decimal("1.00")),
     "a float that has no such float32": (pa.float32(), 0.5000000001, 0.5),
     "not a number": (pa.list_(pa.float64()), [float("inf")], [float("inf")]),
-    "a time without a zone": (
-        pa.timestamp("us", "UTC"), dt.datetime(2013, 1, 1), dt.datetime(2013, 1, 1, tzinfo=dt.UTC),  # noqa: DTZ001
-    ),
+    "a time without a zone in a column without": (pa.timestamp("us"), NAIVE, NAIVE),
+    "one of the hours that are there twice": (pa.timestamp("us", "Europe/Berlin"), TWICE, TWICE),
     "a time of another zone": (
         pa.timestamp("us", "UTC"),
         dt.datetime(2013, 1, 1, tzinfo=dt.timezone(HALF_AN_HOUR)),
@@ -240,3 +245,30 @@ def test_columns_may_be_named_by_anything_that_yields_names() -> None:
     putting = Putting(SURE, {"sure": 1})
     with ProcessorTester(putting, key={"key": 0}.keys()) as tester:  # type: ignore[arg-type]
         assert len(tester.batch([{"key": "a"}])) == 1
+
+
+INSTANT, TIME = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda type_: type_,
+        pa.list_,
+        lambda type_: pa.struct([("n", pa.int64()), ("at", type_)]),
+        lambda type_: pa.map_(type_, pa.int64()),
+        lambda type_: pa.map_(pa.string(), pa.list_(type_)),
+    ],
+    ids=["column", "list", "struct", "map", "list in a map"],
+)
+@pytest.mark.parametrize(("given", "declared"), [(INSTANT, TIME), (TIME, INSTANT)], ids=["drops", "takes"])
+def test_a_table_keeps_its_zones(given: Any, declared: Any, around: Any) -> None:
+    """Arrow casts an instant to the time that it is in UTC, and back, and says nothing."""
+    kept, other = (pa.table({"x": pa.array([None], around(type_))}) for type_ in (declared, given))
+    field = pa.field("x", around(declared))
+    with ProcessorTester(PuttingTable(field, kept), key="key") as tester:
+        assert len(tester.batch([{"key": "a"}])) == 1
+    with ProcessorTester(PuttingTable(field, other), key="key") as tester:
+        with pytest.raises(InputError, match=r"zone.*column='x'"):
+            tester.batch([{"key": "a"}])
+        assert not tester.backend().value_state("counts", int)

@@ -6,9 +6,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from statebackend._columns.arrow import plain_of
+from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.time_zones import check_zone, in_zone, zone_named, zone_of
+from statebackend._state.bulk_arguments import as_list
 from statebackend.errors import SettingsError
 from statebackend.ids import SourceMark
+from statebackend.testing import ProcessorTester
 
 AT = dt.datetime(2024, 3, 10, 6, 30, tzinfo=dt.UTC)
 UTC = pa.timestamp("us", "UTC")
@@ -104,3 +108,41 @@ def test_a_job_of_an_earlier_release_takes_on_the_zone_with_a_word(session, told
     """Its driver showed times in UTC. Who names the zone has meant it."""
     check_zone(SourceMark("query", 1, "run", session), SourceMark("query", 0, "earlier"), told=told)
     assert caplog.text.count("name none") == is_said
+
+
+class Spans(KeyedProcessor):
+    """Puts out the seconds from the first to the last time of a key, as Python subtracts and compares them."""
+
+    output_schema = pa.schema([("key", pa.string()), ("span_s", pa.float64()), ("nested_s", pa.float64())])
+
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        times = [row["at"] for row in rows]
+        nested = [row["record"]["times"][0] for row in rows] + [row["map"][0][0] for row in rows]
+        spans = [(max(each) - min(each)).total_seconds() for each in (times, nested)]
+        yield dict(zip(("key", "span_s", "nested_s"), (key, *spans), strict=True))
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", NEW_YORK, "UTC", "+01:00"])
+@pytest.mark.parametrize("hour", [0, 1, 5, 6, 7])
+def test_times_are_compared_and_subtracted_as_instants(zone, hour) -> None:
+    """Summer time ended at one in Berlin, and at six in New York a week later. Python goes by the clock on the wall."""
+    for day in (dt.datetime(2024, 10, 27, tzinfo=dt.UTC), dt.datetime(2024, 11, 3, tzinfo=dt.UTC)):
+        first = day + dt.timedelta(hours=hour, minutes=-10)
+        last = first + dt.timedelta(minutes=20)
+        rows = [{"key": "a", "at": at, "record": {"times": [at]}, "map": [(at, 1)]} for at in (last, first)]
+        record, pairs = pa.struct([("times", pa.list_(UTC))]), pa.map_(UTC, pa.int64())
+        table = pa.Table.from_pylist(
+            rows, pa.schema([("key", pa.string()), ("at", UTC), ("record", record), ("map", pairs)])
+        )
+        with ProcessorTester(Spans(), key="key") as tester:
+            assert tester.batch(in_zone(table, zone)) == [{"key": "a", "span_s": 1200.0, "nested_s": 1200.0}]
+
+
+def test_so_are_those_of_a_columnar_state() -> None:
+    """Whose column may have a zone with summer time, too; and those that a bulk call is given as an Arrow array."""
+    last = dt.datetime(2024, 10, 27, 1, 10, tzinfo=dt.UTC)
+    times = pa.array([last, last - dt.timedelta(minutes=20)], pa.timestamp("us", "Europe/Berlin"))
+    table = pa.RecordBatch.from_arrays([times, times], ["x", "y"])
+    for found in (plain_of(times), [row["y"] for row in plain_of(table)], as_list(times)):
+        assert found[0] - found[1] == dt.timedelta(minutes=20)
+        assert found[0] > found[1]
