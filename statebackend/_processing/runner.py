@@ -16,7 +16,7 @@ import inspect
 import itertools
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import anyio.lowlevel
 import msgspec
@@ -38,6 +38,8 @@ from statebackend.errors import InputError, SettingsError
 from statebackend.ids import Key, KeyGroupRange
 
 _pa: Any = pa  # it ships no types
+
+KeyedRows: TypeAlias = Iterator[tuple[Key, Rows]]
 
 CONCURRENCY: Final = 64
 """Keys that are under way at a time in an asynchronous `process`, unless the sink says another number."""
@@ -66,8 +68,8 @@ class BatchRows(msgspec.Struct, frozen=True):
     """The rows of a batch: those to process, as a table and by key, and those to put out as late."""
 
     table: Any
-    keys: Iterator[tuple[Key, Rows]]
-    late: Iterator[tuple[Key, Rows]]
+    keys: KeyedRows
+    late: KeyedRows
     is_empty: bool
 
 
@@ -128,14 +130,23 @@ class ProcessorRunner:
         self._replaced: list[KeyedProcessor] = []
         """Copies whose state has been closed by others, to be closed with the next ones."""
 
-    def __call__(self, table: Any, batch_id: int, backend: KeyedBackend, on_loop: OnLoop | None = None) -> Any:
+    def __call__(
+        self,
+        table: Any,
+        batch_id: int,
+        backend: KeyedBackend,
+        on_loop: OnLoop | None = None,
+        *,
+        watched: Callable[[KeyedRows], KeyedRows] = iter,
+    ) -> Any:
         """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys; its clock was moved.
 
         `on_loop` runs an asynchronous `process` on the loop of the backend, as `Portal.call` does; a synchronous one
-        runs here. Returns the output rows as a `pyarrow.Table`, or `None` if there is no output. Raises `InputError`
-        for invalid keys or output rows, and what the processor raises.
+        runs here. `watched` sees each key go by with its rows. Returns the output rows as a `pyarrow.Table`, or `None`
+        if there is no output. Raises `InputError` for invalid keys or output rows, and what the processor raises.
         """
         batch = self.keys_of(table, backend.clock_before_s)
+        batch = msgspec.structs.replace(batch, keys=watched(batch.keys))
         if self.is_async:
             assert on_loop is not None, "an asynchronous process without a loop"
             return self.table_of(on_loop(partial(self.run, batch, batch_id, backend)))
@@ -166,7 +177,7 @@ class ProcessorRunner:
         keys = iter(()) if self._takes_table else self._by_key(rows)
         return BatchRows(rows, keys, iter(()) if late is None else self._by_key(late), is_empty=not table.num_rows)
 
-    def _by_key(self, table: Any) -> Iterator[tuple[Key, Rows]]:
+    def _by_key(self, table: Any) -> KeyedRows:
         if not table.num_rows:
             return iter(())
         slab_rows = SLAB_ROWS_ON_LOOP if self.is_async else SLAB_ROWS

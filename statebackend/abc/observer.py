@@ -137,6 +137,12 @@ class Observer:
     def rows_late(self, rows: int) -> None:
         """So many rows of a batch were older than the job's clock was before it. Once per batch that has any."""
 
+    def batch_progressed(self, batch_id: int, *, rows: int, of_rows: int, seconds: float) -> None:
+        """`process` has been given `rows` of the `of_rows` of a batch in the `seconds` since it began with them.
+
+        Once a second while a `KeyedProcessor` is at work in the driver, key by key; not for a batch that is quicker.
+        """
+
     def output_published(self, output: StagedOutput, *, seconds: float) -> None:
         """The outbox's function has returned, `seconds` after it was called with this output of a batch.
 

@@ -17,12 +17,13 @@ from pyspark.sql import DataFrame
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
+from statebackend._clock import SystemClock
 from statebackend._observers import Observers
 from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.output_rows import has_rows
 from statebackend._processing.processor import KeyedProcessor
-from statebackend._processing.runner import ProcessorRunner
+from statebackend._processing.runner import KeyedRows, ProcessorRunner
 from statebackend._processing.time_zones import in_zone, zone_of
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import BatchError, InputError, SettingsError
@@ -36,6 +37,12 @@ from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
 """A user's function. If it returns an awaitable, that is awaited. With an outbox, the result is the output rows, a
 `pyarrow.Table` or `None`; without one, rows of any shape are refused, and anything else is dropped."""
+
+
+PROGRESS_EVERY_S: Final = 1.0
+"""How often the observer is told of a batch that is under way."""
+
+_CLOCK: Final = SystemClock()
 
 
 class InDriver:
@@ -127,12 +134,29 @@ class InDriver:
         if self._clock is not None and to_s is not None:
             job.advance_clock(to_s, self._clock.kind)
         table = in_zone(table, zone_of(delivered))
-        rows = runner(table, batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query))
+        rows = runner(
+            table,
+            batch_id,
+            job,
+            lambda calls: attend(process_portal().start(calls, once=True), query),
+            watched=partial(self._watched, batch_id, table.num_rows),
+        )
         self._tell_late(runner.late_rows)
         if self._output is None:
             return rows
         call_output(self._output, rows, df, batch_id)
         return None
+
+    def _watched(self, batch_id: int, of_rows: int, keys: KeyedRows) -> KeyedRows:
+        """The same, and the observer is told now and then how far they are."""
+        observers, rows = Observers(self._observer or Observer()), 0
+        begun_s = told_s = _CLOCK.monotonic()
+        for key, rows_of_key in keys:
+            yield key, rows_of_key
+            rows += len(rows_of_key)
+            if (now_s := _CLOCK.monotonic()) - told_s >= PROGRESS_EVERY_S:
+                told_s = now_s
+                observers.batch_progressed(batch_id, rows=rows, of_rows=of_rows, seconds=now_s - begun_s)
 
     def _keep_clock(self, job: StateBackend) -> None:
         committed = _committed_clock(job)

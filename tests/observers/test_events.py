@@ -115,6 +115,7 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
     Observers(observer).older_checkpoint_opened(sb.ids.CheckpointId(3), MissingObjectError("gone"))
     Observers(observer).batches_missed(sb.SourceMark("query", 4, "run"), after=1)
     Observers(observer).rows_late(3)
+    Observers(observer).batch_progressed(4, rows=1, of_rows=2, seconds=1.0)
     Observers(observer).commits_followed(2, changes=3, size_bytes=4, seconds=0.5)
     Observers(observer).follower_jumped("a sweep was faster")
     Observers(observer).follower_looked(0.25)
