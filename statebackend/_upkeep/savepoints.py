@@ -1,29 +1,67 @@
 """Makes, lists and drops the savepoints of a job, and finds out how a stream goes on from one."""
 
+import datetime as dt
+import math
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
 
 import msgspec
 
+from statebackend._clock import SystemClock
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.savepoints import SavepointInfo
 from statebackend._upkeep.primary import check_exists, open_job_primary
-from statebackend.abc import ObjectStore
+from statebackend.abc import Clock, ObjectStore
+from statebackend.errors import InputError, SavepointNotFoundError
 from statebackend.ids import CommitSummary, Epoch
 from statebackend.settings import Settings
 
+_SERIES_TIME: Final = "%Y%m%dT%H%M%SZ"
+
 
 async def savepoint(
-    settings: Settings, name: str, *, checkpoint_id: int | None = None, store: ObjectStore | None = None
+    settings: Settings,
+    name: str,
+    *,
+    checkpoint_id: int | None = None,
+    keep_s: float | None = None,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
 ) -> SavepointInfo:
     """Keep the newest checkpoint, or `checkpoint_id`, under this name until it is dropped. Nobody is fenced.
 
+    With `keep_s` it is one of a series: the time is added to its name, `nightly-20261124T030000Z`, and when it is made,
+    those of the series are dropped that were made more than so many seconds ago. Others are not touched.
+
     Raises `SavepointExistsError` if the name is taken, `CheckpointNotFoundError` if the checkpoint is not retained,
-    `InputError` for an impossible name, a store that cannot list or a job that does not exist; `DataError`,
-    `StoreError`. A failed or cancelled call may have made the savepoint: `savepoints` tells.
+    `InputError` for an impossible name or `keep_s`, a store that cannot list or a job that does not exist; `DataError`,
+    `StoreError`. A failed or cancelled call may have made the savepoint, and dropped some: `savepoints` tells.
     """
+    now_s, series = (clock or SystemClock()).time(), name
+    if keep_s is not None:
+        if not 0 < keep_s < math.inf:
+            raise InputError("keep_s must be a number of seconds above 0", keep_s=keep_s)
+        name = f"{series}-{dt.datetime.fromtimestamp(now_s, dt.UTC):{_SERIES_TIME}}"
     async with open_job_primary(settings, store, reads_copies=False) as primary:
         commit, _ = await primary.find(checkpoint_id=checkpoint_id)
-        return await primary.positions.savepoints.keep(name, commit, random=new_stamp())
+        kept = primary.positions.savepoints
+        made = await kept.keep(name, commit, random=new_stamp())
+        for each in await kept.all() if keep_s is not None else ():
+            made_at_s = _made_at_s(series, each.name)
+            if keep_s is not None and made_at_s is not None and made_at_s < now_s - keep_s:
+                with suppress(SavepointNotFoundError):  # by another process, which does the same
+                    await kept.drop(each.name)
+        return made
+
+
+def _made_at_s(series: str, name: str) -> float | None:
+    """When the savepoint `name` of the series was made; `None` if it is none of it."""
+    try:
+        made_at = dt.datetime.strptime(name.removeprefix(f"{series}-"), _SERIES_TIME).replace(tzinfo=dt.UTC)
+    except ValueError:
+        return None
+    return made_at.timestamp() if name == f"{series}-{made_at:{_SERIES_TIME}}" else None
 
 
 async def savepoints(settings: Settings, *, store: ObjectStore | None = None) -> Sequence[SavepointInfo]:

@@ -208,7 +208,7 @@ async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _savepoint(settings: Settings, options: argparse.Namespace) -> int:
-    made = await savepoint(settings, options.name, checkpoint_id=options.checkpoint_id)
+    made = await savepoint(settings, options.name, checkpoint_id=options.checkpoint_id, keep_s=options.keep)
     return _show(made, lambda one: savepoint_lines([one]), options)
 
 

@@ -10,6 +10,7 @@ from statebackend._version import __version__
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
 from statebackend.settings.sources import toml_table
 
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _KEY: Final = 'plain text, or JSON as printed (7, "7", ["JFK", 7])'
 
 
@@ -52,9 +53,26 @@ def parser() -> argparse.ArgumentParser:
     keeping = commands.add_parser("savepoint", parents=[common], help="keep a checkpoint by a name")
     keeping.add_argument("name", help="of the savepoint")
     keeping.add_argument("--checkpoint-id", metavar="ID", type=int, help="this checkpoint, instead of the newest")
+    keeping.add_argument(
+        "--keep",
+        metavar="TIME",
+        type=_seconds,
+        help="add the time to the name, and drop those of that series that are older than this: 7d, 12h",
+    )
     commands.add_parser("savepoints", parents=[common], help="list the savepoints")
     commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name", help="of the savepoint")
     return found
+
+
+def _seconds(text: str) -> float:
+    """The seconds of a time such as `7d`, `12h`, `30m` or `90s`."""
+    unit = _SECONDS.get(text[-1:])
+    if unit is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 7d, 12h, 30m or 90s")
+    try:
+        return float(text[:-1]) * unit
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 7d, 12h, 30m or 90s") from None
 
 
 def _add_readers(

@@ -224,6 +224,16 @@ def test_a_checkpoint_is_kept_by_a_name(place: Place) -> None:
     assert place.run("dump", "--savepoint", "newest", "--state", "legs")[1].count('"value":3') == 1
 
 
+def test_a_savepoint_of_a_series_is_kept_for_a_time(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """The time is in its name."""
+    assert "nightly-2" in place.run("savepoint", "nightly", "--keep", "1.5d")[1]
+    assert place.run("savepoint", "weekly", "--keep", "0d")[0] == cli.WRONG_CALL
+    for time in ("7", "d", "7 days", "xd"):
+        with pytest.raises(SystemExit):
+            place.run("savepoint", "weekly", "--keep", time)
+        assert "7d, 12h" in capsys.readouterr().err
+
+
 def test_savepoints_are_listed_and_dropped(place: Place) -> None:
     """Dropping it twice is an error."""
     assert "before-migration  10" in place.run("savepoints")[1]

@@ -281,3 +281,27 @@ async def test_a_damaged_savepoint_hides_no_other_checkpoint() -> None:
         await names(job)
     await sb.drop_savepoint(job.settings, caught.value.facts["savepoint"], store=job.store)
     assert await names(job) == ["of-2"]
+
+
+async def test_those_of_a_series_are_dropped_when_they_are_old_enough() -> None:
+    """And no others: neither one that was made by hand, nor one of another series, however its name begins."""
+    job, day_s, old = await worked(), 86_400.0, "19000101T000000Z"
+    for name in ("nightly-by-hand", f"nightly-{old[:-1]}", f"nightly-x-{old}", f"nightly-{old}"):
+        await sb.savepoint(job.settings, name, store=job.store)
+    others = {*await names(job)} - {f"nightly-{old}"}
+    made = list[str]()
+    for _ in range(4):
+        kept = await sb.savepoint(job.settings, "nightly", keep_s=2 * day_s, store=job.store, clock=job.clock)
+        made.append(kept.name)
+        job.pass_time(day_s)
+    assert {*await names(job)} == {*others, *made[1:]}  # exactly two days are not more than two days
+    assert made == sorted({*made})
+
+
+@pytest.mark.parametrize("keep_s", [0, -1.0, float("nan"), float("inf")])
+async def test_a_series_that_keeps_nothing_or_all_is_refused(keep_s: float) -> None:
+    """Before anything is made. To keep all, name them yourself."""
+    job = await worked()
+    with pytest.raises(InputError, match="keep_s"):
+        await sb.savepoint(job.settings, "nightly", keep_s=keep_s, store=job.store)
+    assert await names(job) == ["before-migration"]
