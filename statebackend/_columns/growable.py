@@ -54,6 +54,10 @@ class FixedColumn:
         valid = self._valid[rows]
         return Fixed(values, None if valid.all() else valid)
 
+    def item(self, row: int) -> Any:
+        """The value of one row, as Python has it; `None` for a null."""
+        return self._values.item(row) if row < self._full or self._valid.item(row) else None
+
     def write(self, rows: Integers, column: Column) -> None:
         """Set the values of these rows; of rows given twice, the last value counts."""
         assert isinstance(column, Fixed)
@@ -116,6 +120,18 @@ class StringColumn:
         valid = self._valid[rows]
         lengths = self._lengths[rows].astype(np.int64)
         return Strings(self._heap, self._starts[rows], lengths, None if valid.all() else valid)
+
+    def octets(self, row: int) -> bytes | None:
+        """The string of one row; `None` for a null."""
+        if not self._valid.item(row):
+            return None
+        start = self._starts.item(row)
+        return self._heap[start : start + self._lengths.item(row)].tobytes()
+
+    def text(self, row: int) -> str | None:
+        """The same, decoded."""
+        found = self.octets(row)
+        return None if found is None else found.decode()
 
     def write(self, rows: Any, column: Column) -> None:
         """Set the strings of these rows; of rows given twice, the last string counts."""

@@ -10,8 +10,8 @@ from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.growable import grown
 from statebackend._columns.index import ROWS_MAX, HashIndex, Order
-from statebackend._columns.keys import HashKeys, KeyColumns, Parts, count_of, plain_keys, same_parts, taken
-from statebackend._tables.key_groups import OwnedKeys, groups_of_hashes
+from statebackend._columns.keys import HashKeys, KeyColumns, Parts, PlainParts, count_of, plain_keys, same_parts, taken
+from statebackend._tables.key_groups import SIGN, WRAP, OwnedKeys, groups_of_hashes
 from statebackend.errors import InputError, KeyGroupError
 
 ADDED_AT_ONCE: Final = 1 << 16
@@ -96,6 +96,19 @@ class KeyRows:
     def find(self, parts: Parts, hashes: Hashes) -> Integers:
         """The row of each key, -1 where there is none."""
         return self._find(parts, hashes)[0]
+
+    def find_one(self, key: PlainParts, digest: int) -> int | None:
+        """The row of one key with this hash, -1 where there is none, `None` for a key of another owner."""
+        owned = self._owned.key_groups
+        group = (digest - WRAP if digest >= SIGN else digest) % self._owned.max_parallelism
+        if not owned.first <= group <= owned.last:
+            return None
+        self._ensure_index()
+        hash_at, is_at = self._hashes.item, self._keys.is_at
+        for row in self._index.rows_from((group - owned.first) << 32 | digest >> 32):
+            if hash_at(row) == digest and is_at(row, key):
+                return row
+        return -1
 
     def find_or_add(self, parts: Parts, hashes: Hashes) -> tuple[Integers, Flags]:
         """The row of each key, and if it was added by this call."""

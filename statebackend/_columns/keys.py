@@ -27,6 +27,8 @@ from statebackend._columns.growable import COMPACTED_BYTES_MIN, grown
 from statebackend._tables.key_groups import SEED
 
 Parts: TypeAlias = Sequence[Column]
+PlainParts: TypeAlias = Sequence[int | bytes]
+"""One key: text as its bytes."""
 HashKeys: TypeAlias = Callable[[Parts], Hashes]
 
 LENGTH_BITS: Final = 24
@@ -114,6 +116,10 @@ class IntegerKeys:
         """This part of the keys of these rows."""
         return Fixed(self._values[rows])
 
+    def item(self, row: int) -> int:
+        """This part of the key of one row."""
+        return self._values.item(row)
+
     def write(self, rows: Any, part: Column) -> None:
         """Set this part of the keys of these rows."""
         assert isinstance(part, Fixed)
@@ -148,6 +154,12 @@ class StringKeys:
         """This part of the keys of these rows. The bytes are shared, and do not change."""
         spans = self._spans[rows]
         return Strings(self._heap, spans >> LENGTH_BITS, spans & KEY_BYTES_MAX)
+
+    def item(self, row: int) -> bytes:
+        """This part of the key of one row."""
+        span = self._spans.item(row)
+        start = span >> LENGTH_BITS
+        return self._heap[start : start + (span & KEY_BYTES_MAX)].tobytes()
 
     def write(self, rows: Any, part: Column) -> None:
         """Set this part of the keys of these rows."""
@@ -196,6 +208,10 @@ class KeyColumns:
     def read(self, rows: Any) -> Parts:
         """The keys of these rows."""
         return [part.read(rows) for part in self._parts]
+
+    def is_at(self, row: int, key: PlainParts) -> bool:
+        """True if this is the key of the row."""
+        return all(part.item(row) == each for part, each in zip(self._parts, key, strict=True))
 
     def write(self, rows: Any, keys: Parts) -> None:
         """Set the keys of these rows."""

@@ -39,6 +39,7 @@ from statebackend._columns.keys import (
     hash_parts,
     taken,
 )
+from statebackend._columns.one_row import OneRow
 from statebackend._columns.schema import TableSchema, default_column, stored_columns, type_in
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import PlacedInMemory, WantedEntries
@@ -46,7 +47,7 @@ from statebackend._tables.table import Table, TableSize
 from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
 
 
-class ColumnTable(Table):
+class ColumnTable(OneRow, Table):
     """Columns by key. Rows are numpy int64 arrays, -1 for a key that is not there. Every method is bulk.
 
     Not safe for several threads at a time; a `copy` is, as long as it is only read.

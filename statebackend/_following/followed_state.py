@@ -12,7 +12,7 @@ from statebackend._backend.tables import HEAP, Tables, open_tables
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
-from statebackend._following.tables import FollowedTables, TableAtCommit
+from statebackend._following.tables import FollowedTables
 from statebackend._log.position import FoundCommit
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import OwnedKeys
@@ -23,8 +23,8 @@ from statebackend.errors import DataError, SettingsError
 from statebackend.ids import ChangeSetHandle, KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
-AT_ONCE: Final = 256
-"""Changes applied in one go, while the loop waits: one or two milliseconds where each is a write to RocksDB."""
+FREED_AT_ONCE: Final = 4096
+"""Entries freed in one go: a millisecond."""
 
 
 class StateAtCommit:
@@ -38,8 +38,6 @@ class StateAtCommit:
         self.opened: Final = tables
         self.tables: Final = FollowedTables(tables.open_table)
         self.applied_at_s = clock.time()
-        self.is_torn = False
-        """True if some changes of a commit were applied and others failed: then nothing can be read."""
         self._primary = primary
         self._clock = clock
         self._settings: Final = _settings_at(commit, primary.settings)
@@ -87,31 +85,28 @@ class StateAtCommit:
     ) -> None:
         """Apply changes that lead to `commit`. Until the last one is applied, reads see the commit before.
 
-        `may_go_on` is awaited before each piece. An error leaves the commit before to be read, in most cases, and the
-        state cannot be brought forward any more.
+        `may_go_on` is awaited before each piece. An error leaves the commit before to be read, and the state cannot be
+        brought forward any more.
         """
         states = self.states if commit.states == self.commit.states else self._states_of(commit)
         tables = self.tables.tables
         if unknown := {part.state_id for part in changes} - tables.keys():
             raise DataError("a change names a state that its commit does not describe", state_id=min(unknown))
-        at_the_end: list[Changes] = []
         for part in changes:
             table = tables[part.state_id]
-            if not isinstance(part, KeyedChanges) or not isinstance(table, TableAtCommit):
-                at_the_end.append(part)  # columns: 50,000 rows take a few milliseconds
-                continue
-            for piece in _pieces(part):
+            for piece in _pieces(part, table.at_once):
                 await may_go_on()
-                table.keep(piece)
-                table.apply(piece)
+                table.advance(piece)
         await may_go_on()
-        self.is_torn = bool(at_the_end)
-        for part in at_the_end:
-            tables[part.state_id].apply(part)
-        self.tables.let_go()
+        before = self.tables.let_go()
         states.clock.stand_at(commit.clock)
-        self.states, self.commit, self.is_torn = states, commit, False
+        self.states, self.commit = states, commit
         self.applied_at_s = self._clock.time()
+        for kept in before:
+            while len(kept) > FREED_AT_ONCE:
+                for _ in range(FREED_AT_ONCE):
+                    kept.popitem()
+                await may_go_on()
 
     def _states_of(self, commit: Commit) -> KeyedStates:
         return KeyedStates(
@@ -144,12 +139,12 @@ def _settings_at(commit: Commit, settings: Settings) -> Settings:
     return msgspec.structs.replace(settings, max_parallelism=commit.max_parallelism)
 
 
-def _pieces(part: KeyedChanges) -> Iterator[KeyedChanges]:
-    if part.records <= AT_ONCE:
+def _pieces(part: Changes, at_once: int) -> Iterator[Changes]:
+    if part.records <= at_once:
         yield part
         return
-    for start in range(0, part.records, AT_ONCE):
-        yield part.between(start, min(part.records, start + AT_ONCE))
+    for start in range(0, part.records, at_once):
+        yield part.between(start, min(part.records, start + at_once))
 
 
 async def _decoded(

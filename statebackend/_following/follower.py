@@ -145,7 +145,7 @@ class StateFollower(FollowedStates, Reads):
 
     def read_states(self) -> tuple[KeyedStates, object]:
         """The states to read in, and the commit that they are of."""
-        if self._closed is not None or self._following.state.is_torn:
+        if self._closed is not None:
             self._check_usable()
         if self._max_staleness_s is not None:
             self._check_fresh(self._max_staleness_s)
@@ -170,8 +170,6 @@ class StateFollower(FollowedStates, Reads):
         self._home.check()
         if self._closed is not None:
             raise BackendClosedError(self._closed)
-        if self._following.state.is_torn:
-            raise self._stale("a commit could not be applied, and is read anew: wait")
 
     def _check_fresh(self, max_staleness_s: float | None) -> None:
         if max_staleness_s is not None and not self._following.staleness_s <= max_staleness_s:

@@ -6,14 +6,42 @@ the state, and of the changes under way.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._tables.table import EntryTable, OpenTable, Table
+from statebackend.errors import DataError
 from statebackend.ids import Key
 
+IN_MEMORY_AT_ONCE: Final = 1024
+IN_FILES_AT_ONCE: Final = 256
+"""Changes applied in one go, while the loop waits: one to three milliseconds. Not fewer: between two goes
+a busy loop does what else it has to."""
+
 _NOT_KEPT: Final = object()
+
+
+class AtCommit(Protocol):
+    """A table that answers as of one commit: `TableAtCommit`, or `ColumnsAtCommit`."""
+
+    @property
+    def inside(self) -> Table:
+        """The table itself, which is ahead of it while changes are being applied."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """How many changes a piece may have."""
+        ...
+
+    def advance(self, changes: Changes) -> None:
+        """Apply a piece of changes, of which nothing shows before `let_go`."""
+        ...
+
+    def let_go(self) -> dict[Key, Any]:
+        """Answer as the table is now. Returns what was kept: to free that takes time."""
+        ...
 
 
 class EntriesAtCommit(Mapping[Key, Any]):
@@ -63,6 +91,18 @@ class TableAtCommit:
         self.inside: Final = inside
         self.entries: Final = EntriesAtCommit(inside.entries)
 
+    @property
+    def at_once(self) -> int:
+        """As `AtCommit.at_once`."""
+        return IN_MEMORY_AT_ONCE if isinstance(self.inside.entries, dict) else IN_FILES_AT_ONCE
+
+    def advance(self, changes: Changes) -> None:
+        """As `AtCommit.advance`."""
+        if not isinstance(changes, KeyedChanges):
+            raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+        self.keep(changes)
+        self.inside.apply(changes)
+
     def keep(self, changes: KeyedChanges) -> None:
         """Keep the entries that these changes are about to change, unless they are kept already."""
         kept = self.entries.kept
@@ -70,9 +110,10 @@ class TableAtCommit:
         for key, entry in zip(keys, self.inside.find_many(keys, keep=False), strict=True):
             kept[key] = entry.copy() if isinstance(entry, bytearray | dict) else entry
 
-    def let_go(self) -> None:
-        """Answer as the table is now."""
-        self.entries.kept = {}
+    def let_go(self) -> dict[Key, Any]:
+        """As `AtCommit.let_go`."""
+        kept, self.entries.kept = self.entries.kept, {}
+        return kept
 
     def find_many(self, keys: Sequence[Key], *, keep: bool = True) -> list[Any]:
         """As that of the table inside."""
@@ -85,7 +126,7 @@ class TableAtCommit:
         return iter(list(self.entries))
 
     def apply(self, changes: Changes) -> None:
-        """Replay changes, which show at once unless they were kept."""
+        """Replay changes, which show at once."""
         self.inside.apply(changes)
 
     def look_at(self, changes: Changes) -> bool:
@@ -103,23 +144,25 @@ class FollowedTables:
     """The tables of one state of a job by the ids of its states: an `OpenTable` that returns those opened before."""
 
     def __init__(self, open_table: OpenTable) -> None:
-        self.tables: Final[dict[int, TableAtCommit | Table]] = {}
+        self.tables: Final[dict[int, AtCommit]] = {}
         self._open_table = open_table
 
     def __call__(self, heap: Callable[[], Table], state_id: int) -> Table:
         if state_id not in self.tables:
             opened = self._open_table(heap, state_id)
-            is_keyed = isinstance(opened, EntryTable)
-            self.tables[state_id] = TableAtCommit(cast("EntryTable[Any]", opened)) if is_keyed else opened
+            if isinstance(opened, EntryTable):
+                self.tables[state_id] = TableAtCommit(cast("EntryTable[Any]", opened))
+            else:
+                from statebackend._following.columns import ColumnsAtCommit  # noqa: PLC0415  # it needs an extra
+
+                self.tables[state_id] = ColumnsAtCommit(cast("Any", opened), cast("Any", heap))
         return cast("Table", self.tables[state_id])
 
-    def let_go(self) -> None:
-        """Have all tables answer as they are now."""
-        for table in self.tables.values():
-            if isinstance(table, TableAtCommit):
-                table.let_go()
+    def let_go(self) -> list[dict[Key, Any]]:
+        """As `AtCommit.let_go`, for all tables at once."""
+        return [table.let_go() for table in self.tables.values()]
 
     def plain(self, heap: Callable[[], Table], state_id: int) -> Table:
         """As calling it, for a backend: the tables inside, which can be written to."""
-        found = cast("TableAtCommit | Table", self(heap, state_id))
-        return found.inside if isinstance(found, TableAtCommit) else found
+        self(heap, state_id)
+        return self.tables[state_id].inside

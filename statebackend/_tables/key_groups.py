@@ -27,8 +27,9 @@ KEY_DEPTH_MAX: Final = 16
 INT_LEAST: Final = -(1 << 63)
 INT_GREATEST: Final = (1 << 63) - 1
 """The ints that can be keys lie between these."""
-_SIGN = 1 << 63
-_WRAP = 1 << 64
+SIGN: Final = 1 << 63
+WRAP: Final = 1 << 64
+"""A hash of at least `SIGN`, less `WRAP`, is the same 64 bits with a sign."""
 
 
 def key_group(key: Key, max_parallelism: int) -> int:
@@ -36,7 +37,7 @@ def key_group(key: Key, max_parallelism: int) -> int:
     # Most keys are plain text: they skip the calls that tell the other types apart.
     is_plain = type(key) is str and key.isascii()
     digest = xxh64_intdigest(key.encode(), SEED) if is_plain else key_hash(key, SEED)  # type: ignore[union-attr]
-    return (digest - _WRAP if digest >= _SIGN else digest) % max_parallelism
+    return (digest - WRAP if digest >= SIGN else digest) % max_parallelism
 
 
 class OwnedKeys:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from anyio.abc import TaskStatus
 
 import statebackend as sb
-from statebackend._following import followed_state, log_steps
+from statebackend._following import columns, log_steps, tables
 from statebackend._following.following import Following
 from statebackend.errors import FencedError
 from statebackend.objectstore import MemoryStore
@@ -50,8 +50,10 @@ def declared(states: Any, *, with_late: bool) -> dict[str, Any]:
 def contents(states: Mapping[str, Any]) -> Contents:
     """All that can be read, in plain values."""
     columns = states["columns"].to_arrow()
-    rows = zip(columns["key"].to_pylist(), columns["sum"].to_pylist(), strict=True)
-    return {"columns": {key: {"sum": number} for key, number in rows}} | {
+    pairs = zip(columns["key"].to_pylist(), columns["sum"].to_pylist(), strict=True)
+    rows = {key: {"sum": number} for key, number in pairs}
+    assert {key: states["columns"][key] for key in KEYS if states["columns"].get(key)} == rows, "one by one"
+    return {"columns": rows} | {
         name: {
             key: state.registered(key)
             if name == "timers"
@@ -276,7 +278,9 @@ class Course:
             await may_go_on(following)
 
         with (
-            patch.object(followed_state, "AT_ONCE", 3),
+            patch.object(tables, "IN_MEMORY_AT_ONCE", 3),
+            patch.object(tables, "IN_FILES_AT_ONCE", 3),
+            patch.object(columns, "ROWS_AT_ONCE", 2),
             patch.object(log_steps, "ENTRIES_MAX", 8),
             patch.object(Following, "_may_go_on", judged),
         ):

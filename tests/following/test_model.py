@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from statebackend._codec.commit import Commit
-from statebackend._following import following
+from statebackend._following import columns, following
 from statebackend._following.chain import added_by
+from statebackend._following.columns import ColumnsAtCommit
 from statebackend._following.following import Following
 from statebackend._following.log_steps import Found, LogSteps
 from statebackend._following.position import KnownMoment
@@ -88,6 +89,10 @@ def is_fresh_once_it_answers(_: KnownMoment) -> float:
     return 0.0
 
 
+def keeps_no_rows(_: ColumnsAtCommit, __: Any) -> None:
+    """The row of a column is changed while the commit before is still read."""
+
+
 async def claims_alone(following: Following, commit: Commit | None) -> None:
     """A promotion does not apply what lies between."""
 
@@ -96,6 +101,8 @@ SLIPS: Final[dict[str, Callable[[], AbstractContextManager[Any]]]] = {
     "keeps nothing": lambda: patch.object(TableAtCommit, "keep", keeps_nothing),
     "keeps without copies": lambda: patch.object(TableAtCommit, "keep", keeps_without_copies),
     "counts what is there": lambda: patch.object(EntriesAtCommit, "__len__", counts_what_is_there),
+    "keeps no rows": lambda: patch.object(ColumnsAtCommit, "keep", keeps_no_rows),
+    "shows rows that are added": lambda: patch.object(columns, "ADDED", 0),
     "leaves out the last": lambda: patch.object(following, "added_by", leaves_out_the_last),
     "trusts every log": lambda: patch.object(following, "added_by", trusts_every_log),
     "takes failures for nothing new": takes_failures_for_nothing_new,

@@ -145,6 +145,8 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
     def __getitem__(self, key: Key) -> Row:
         if self._ahead is not None and (row := self._ahead.row(key)) is not None:
             return row
+        if (row := self._rows.one(key)) is not None:
+            return row
         rows = self._found(key)
         (found,) = plain_of(self._rows.gather(rows, None))
         self._rows.note_read(rows)

@@ -70,6 +70,23 @@ class ExpiringRows:
             rows[there[is_expired]] = -1
         return rows
 
+    def one(self, key: object) -> dict[str, Any] | None:
+        """The row of one key, as Python values; `None` where it has to be looked up as many are, which tells more.
+
+        Raises `KeyError` for a key that is not there.
+        """
+        row = self.table.find_one(key)
+        if row is None or (self.ttl is not None and self.ttl.on_read):
+            return None
+        if row < 0:
+            raise KeyError(key)
+        if self.ttl is not None and self.expired(np.array([row])) is not None:
+            raise KeyError(key)
+        try:
+            return self.table.plain_row(row, self.names)
+        except (ValueError, OverflowError):
+            return None
+
     @contextmanager
     def adding(self, keys: Any) -> Generator[tuple[Integers, Flags]]:
         """The rows of keys, and which were added just now: where the body raises, these are removed again.
