@@ -21,7 +21,7 @@ import pyarrow as pa
 import statebackend as sb
 from statebackend._codec.commit import Commit
 from statebackend._codec.segment import decode_segment
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 
 AT_ONCE = 250_000
 SCHEMA = pa.schema({"n": pa.int64(), "miles": pa.int64(), "carrier": pa.string()})

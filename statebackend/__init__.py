@@ -57,10 +57,10 @@ from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.plain_rows import read_rows
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
-from statebackend._upkeep.rows import read_rows
 from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from statebackend import spark as spark
     from statebackend._reading.differences import diff
     from statebackend._reading.export import export
-    from statebackend._reading.reader import read_batches, read_state
+    from statebackend._reading.opened_state import read_batches, read_state
     from statebackend._state.columnar.columnar_state import ColumnarState
 
 __all__ = [
@@ -138,8 +138,8 @@ _WITH_ARROW = {
     "ColumnarState": "statebackend._state.columnar.columnar_state",
     "diff": "statebackend._reading.differences",
     "export": "statebackend._reading.export",
-    "read_batches": "statebackend._reading.reader",
-    "read_state": "statebackend._reading.reader",
+    "read_batches": "statebackend._reading.opened_state",
+    "read_state": "statebackend._reading.opened_state",
 }
 
 

@@ -19,18 +19,18 @@ Each is frozen, and `msgspec.json.encode` writes it: the command line prints the
 """
 
 from statebackend._following.position import FollowerPosition
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._log.sweeping.log_sweep import SweepReport
 from statebackend._log.sweeping.retention import ObjectReport, SweepReason
-from statebackend._log.sweeping.sweep import SweepReport
 from statebackend._log.sweeping.sweep_requests import SweepFailure
-from statebackend._reading.reports import Difference, ExportReport
+from statebackend._reading.reading_reports import Difference, ExportReport
 from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
+from statebackend._upkeep.plain_rows import Row
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
 from statebackend._upkeep.report import JobReport, RangeRow, RequestRate
 from statebackend._upkeep.rewrite import RewriteReport
-from statebackend._upkeep.rows import Row
 from statebackend._upkeep.sizes import SizeRow, SizeTotal, size_totals
 from statebackend._upkeep.verify import Damage, VerifyReport
 

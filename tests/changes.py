@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, keyed_changes
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend.ids import SequenceNumber
 

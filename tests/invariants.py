@@ -15,7 +15,7 @@ from msgspec import UNSET
 from statebackend._codec.cells import unpack
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
 from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key, marker_of
@@ -313,7 +313,7 @@ def _rows_of(changes: Iterable[Changes]) -> Sequence[StateChange]:
 
 def _rows_in_columns(changes: Changes) -> Iterator[StateChange]:
     """A change for each row and each dropped key. Imported here, because columns need an extra."""
-    from statebackend._state.columnar.plain import keys_in, rows_in  # noqa: PLC0415
+    from statebackend._state.columnar.plain_columns import keys_in, rows_in  # noqa: PLC0415
 
     keys, groups, rows = keys_in(changes), changes.groups.tolist(), 0
     for group, key, row in rows_in(changes):

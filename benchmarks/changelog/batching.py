@@ -13,7 +13,7 @@ import anyio
 
 from benchmarks.changelog.parts import columns_of, open_log, sets_of, settings
 from benchmarks.contest import Line, Report, Sample
-from statebackend._changelog.writer import ChangelogWriter
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.settings import UploadSettings

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from statebackend import Clock, ObjectStore, Observer, Settings, StateChangeUploader
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
-from statebackend._changelog.writer import ChangelogWriter
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import GROUP, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges

@@ -8,7 +8,7 @@ import anyio
 
 from benchmarks.changelog.parts import columns_of, made_up, open_log, sets_of, settings
 from benchmarks.contest import Line, Report
-from statebackend._changelog.reader import SegmentRead, changes_of, fetch_frames
+from statebackend._changelog.changelog_reader import SegmentRead, changes_of, fetch_frames
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import MiB, UploadSettings

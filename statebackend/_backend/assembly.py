@@ -12,15 +12,15 @@ from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, roots_with_copies
 from statebackend._backend.tables import HEAP, Tables, rocksdb_bases, rocksdb_restore
 from statebackend._cache.download_cache import DownloadCache
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._changelog.segment_upload import SegmentSender
-from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.backend import Machinery
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule, BaseTriggers
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
-from statebackend._checkpoint.materialization.merging import ChangeSetMerging
+from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from statebackend._backend.stores import open_primary, open_threads, telling_requests
 from statebackend._cache.cached_files import CachedFiles
 from statebackend._cache.download_cache import DownloadCache, open_cache
-from statebackend._cache.reading import VerifiedSource
-from statebackend._changelog.reader import verify
+from statebackend._cache.download_ends import VerifiedSource
+from statebackend._changelog.changelog_reader import verify
 from statebackend._clock import SystemClock
 from statebackend._local.scratch import scratch_parents
 from statebackend._observers import Observers

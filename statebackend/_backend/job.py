@@ -8,10 +8,10 @@ import msgspec
 
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
+from statebackend._log.log_reader import LogReader
+from statebackend._log.log_writer import LogWriter
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.position import Position, Positions, check_asked
-from statebackend._log.reader import LogReader
-from statebackend._log.writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads
 from statebackend._version import __version__

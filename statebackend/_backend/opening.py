@@ -8,7 +8,7 @@ from typing import Any, Final, overload
 
 import anyio
 
-from statebackend._backend.asked import AskedToOpen
+from statebackend._backend.asked_to_open import AskedToOpen
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
 from statebackend._backend.job import Job, tell_opened, tell_passed_over

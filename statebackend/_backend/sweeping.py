@@ -7,8 +7,8 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from statebackend._log.reader import LogReader
-from statebackend._log.sweeping.sweep import MIN_AGE_S, Sweep, SweepReport
+from statebackend._log.log_reader import LogReader
+from statebackend._log.sweeping.log_sweep import MIN_AGE_S, Sweep, SweepReport
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Capability, Clock, ObjectStore
 from statebackend.ids import Epoch

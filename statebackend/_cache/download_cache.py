@@ -20,7 +20,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._cache.cached_files import CachedFile, CachedFiles, FileState
-from statebackend._cache.reading import FileReader, VerifiedSource
+from statebackend._cache.download_ends import FileReader, VerifiedSource
 from statebackend._local.disk import is_failing
 from statebackend._local.scratch import open_scratch_in
 from statebackend._once import OnceLog, reason_of

@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._changelog.writer import ChangelogWriter
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
@@ -24,7 +24,7 @@ from statebackend._checkpoint.spending import Spending
 from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.names import check_checkpoint_id, check_savepoint_name, entry_key
 from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._state.declarations import StateDeclarations
 from statebackend._state.declared import KeyedStates
 from statebackend._state.time.job_clock import NOT_BEGUN

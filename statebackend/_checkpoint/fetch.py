@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from statebackend._cache.download_cache import DownloadCache
-from statebackend._changelog.reader import BaseRead, SegmentRead, fetch_frames, frames_of, verify
+from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, fetch_frames, frames_of, verify
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads

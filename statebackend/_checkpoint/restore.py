@@ -12,7 +12,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from statebackend._changelog.reader import BaseRead, SegmentRead, changes_of, plan_reads
+from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, plan_reads
 from statebackend._checkpoint.fetch import (
     Apply,
     Fetched,

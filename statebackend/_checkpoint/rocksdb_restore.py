@@ -18,7 +18,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._changelog.reader import BaseRead, changes_of, verify
+from statebackend._changelog.changelog_reader import BaseRead, changes_of, verify
 from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, frames_in, ignore_file, try_repair
 from statebackend._codec.commit import Commit
 from statebackend._local.disk import remove_directory

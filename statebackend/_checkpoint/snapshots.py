@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, frame_of
-from statebackend._changelog.writer import ChangelogWriter
 from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import Bases, with_bases

@@ -24,7 +24,7 @@ import msgspec
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, Only
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
-from statebackend._codec.change_sets.records import decode_rows
+from statebackend._codec.change_sets.state_change import decode_rows
 from statebackend._codec.compression import ReadBuffer, compress, decompress
 from statebackend.errors import UnsupportedVersionError, ValueDecodeError
 from statebackend.ids import KeyGroupRange, SequenceNumber

@@ -17,7 +17,7 @@ from statebackend._log.position import FoundCommit
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._threads import WorkerThreads
-from statebackend._upkeep.primary import JobPrimary
+from statebackend._upkeep.job_primary import JobPrimary
 from statebackend.abc import Clock, RestoreReport
 from statebackend.errors import DataError, SettingsError
 from statebackend.ids import ChangeSetHandle, KeyGroupRange, all_key_groups

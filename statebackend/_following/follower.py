@@ -20,7 +20,7 @@ from statebackend._following.states import FollowedStates, Reads
 from statebackend._observers import Observers
 from statebackend._state.declared import KeyedStates
 from statebackend._tasks import HomeProcess, open_tasks
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport
 from statebackend.errors import BackendClosedError, InputError, StaleError
 from statebackend.ids import KeyGroupRange

@@ -15,7 +15,7 @@ from statebackend._following.followed_state import StateAtCommit, open_followed
 from statebackend._following.log_steps import LogSteps, in_time
 from statebackend._following.position import FollowedSoFar, FollowerPosition, KnownMoment
 from statebackend._log.position import FoundCommit, Position
-from statebackend._upkeep.primary import JobPrimary
+from statebackend._upkeep.job_primary import JobPrimary
 from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport
 from statebackend.errors import FencedError, InputError, MissingObjectError, StateBackendError
 from statebackend.ids import Epoch, KeyGroupRange

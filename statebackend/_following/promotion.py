@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from statebackend._backend.asked import AskedToOpen
+from statebackend._backend.asked_to_open import AskedToOpen
 from statebackend._backend.assembly import Restored
 from statebackend._backend.opening import open_restorable
 from statebackend._backend.tables import Tables

@@ -21,7 +21,7 @@ from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snaps
 from statebackend._local.disk import is_ours, linked
 from statebackend._local.layout import LocalLayout, checkpoint_of, job_directory, owner_of
 from statebackend._local.segments import LocalSegments
-from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
+from statebackend._local.snapshot_directories import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
 from statebackend._once import OnceLog, reason_of
 from statebackend._threads import WorkerThreads
 from statebackend.errors import DataError, ObjectNotFoundError, StoreError, StoreFullError, StoreUnavailableError

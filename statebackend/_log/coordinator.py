@@ -8,11 +8,11 @@ import msgspec
 
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
 from statebackend._log.fresh_names import new_stamp
+from statebackend._log.log_writer import LogWriter
 from statebackend._log.marks import marks_after
 from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.outbox import JobOutbox, Staged, check_source
-from statebackend._log.savepoints import SavepointInfo, Savepoints
-from statebackend._log.writer import LogWriter
+from statebackend._log.savepoint_markers import SavepointInfo, Savepoints
 from statebackend._tasks import HomeProcess, finish
 from statebackend.abc import Buffer
 from statebackend.errors import BackendClosedError, CheckpointExistsError, InputError, OutcomeUnknownError

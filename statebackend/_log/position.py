@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit
+from statebackend._log.log_reader import LogEnd, LogReader, pass_over
 from statebackend._log.moments import ROUNDED_S, iso_of
 from statebackend._log.names import check_checkpoint_id, entry_key
-from statebackend._log.reader import LogEnd, LogReader, pass_over
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.spares import Spare, Spares
 from statebackend.abc import ObjectStore
 from statebackend.errors import (

@@ -1,9 +1,9 @@
 """Merges small change sets of ranges, for the next commit to carry them as one. Pure.
 
 An attempt at a range lives for one batch: nobody merges behind its checkpoints, as
-`_checkpoint/materialization/merging.py` does. But the process that commits has the newest commits at hand, and with
-them the small change sets that they carry. In each commit it merges those of some ranges, of the others in the commits
-after it, so that all commits are about as large.
+`_checkpoint/materialization/merged_change_sets.py` does. But the process that commits has the newest commits at hand,
+and with them the small change sets that they carry. In each commit it merges those of some ranges, of the others in the
+commits after it, so that all commits are about as large.
 
 Change sets that were uploaded, or lie in older commits, stay as they are until bases replace them.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from statebackend._changelog.reader import changes_of, frames_of, plan_reads
+from statebackend._changelog.changelog_reader import changes_of, frames_of, plan_reads
 from statebackend._checkpoint.materialization.bases import Bases, with_bases
 from statebackend._checkpoint.materialization.tiers import due, merged_id
 from statebackend._codec.change_sets.changes import Changes, change_set

@@ -20,8 +20,8 @@ from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._codec.commit_parts import CommitParts, parts_of
 from statebackend._log.coordinator import CheckpointCoordinator
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import entry_key, sequence_of
-from statebackend._log.reader import LogReader
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._state.kinds.operator_state import lack_copies, mode_of
 from statebackend.errors import CorruptCommitError, ObjectNotFoundError

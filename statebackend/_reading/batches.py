@@ -16,16 +16,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from statebackend._changelog.reader import BaseRead, SegmentRead, changes_of, plan_reads
+from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, plan_reads
 from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.change_sets.changes import Changes, Only
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
-from statebackend._reading.asked import ReadingStep
+from statebackend._reading.asked_of_state import ReadingStep
 from statebackend._reading.rows.layouts import Layout
-from statebackend._reading.rows.merging import Merge
+from statebackend._reading.rows.merged_rows import Merge
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads

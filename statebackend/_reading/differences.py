@@ -13,14 +13,14 @@ from statebackend._codec.commit import Commit
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import RecordBatch, plain_of
 from statebackend._log.position import FoundCommit
-from statebackend._reading.asked import can_read, check_known
-from statebackend._reading.reader import open_batches_of
-from statebackend._reading.reports import Difference
+from statebackend._reading.asked_of_state import can_read, check_known
+from statebackend._reading.opened_state import open_batches_of
+from statebackend._reading.reading_reports import Difference
 from statebackend._reading.rows.asked_rows import AskedOfState
 from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
-from statebackend._upkeep.primary import JobPrimary, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.sizes import sizes_by_state
 from statebackend.abc import ObjectStore
 from statebackend.errors import InputError

@@ -12,8 +12,8 @@ import msgspec
 
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
-from statebackend._reading.reader import read_batches
-from statebackend._reading.reports import ExportReport
+from statebackend._reading.opened_state import read_batches
+from statebackend._reading.reading_reports import ExportReport
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.progress import Tell

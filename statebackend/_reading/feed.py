@@ -20,19 +20,19 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
-from statebackend._columns.schema import read_schema
-from statebackend._reading.asked import ReadingStep, can_read, groups_of, state_in, steps
+from statebackend._columns.table_schema import read_schema
+from statebackend._reading.asked_of_state import ReadingStep, can_read, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
 from statebackend._reading.changed import OLD_VALUE, ChangesLayout, changes_of_kind
-from statebackend._reading.reader import Batches, told_if_swept
+from statebackend._reading.opened_state import Batches, told_if_swept
 from statebackend._reading.rows.asked_rows import AskedOfState, layout_and_merge
 from statebackend._reading.rows.layouts import KEY, VALUE, ColumnsLayout, KeyedLayout, Layout
-from statebackend._reading.rows.merging import Merge
+from statebackend._reading.rows.merged_rows import Merge
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tasks import open_tasks
-from statebackend._upkeep.primary import JobPrimary, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import CheckpointNotFoundError, InputError, MissingObjectError, RewindError

@@ -8,7 +8,7 @@ import msgspec
 
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
-from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.sizes import source_of
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import CorruptCommitError, InputError, MissingObjectError

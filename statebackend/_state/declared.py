@@ -318,8 +318,8 @@ class KeyedStates(StateDeclarations):
 
     def _table_of(self, descriptor: StateDescriptor) -> Table:
         if descriptor.kind == COLUMNAR:
-            from statebackend._columns.schema import read_schema  # noqa: PLC0415  # they need an extra
-            from statebackend._columns.table import ColumnTable  # noqa: PLC0415  # it needs an extra
+            from statebackend._columns.column_table import ColumnTable  # noqa: PLC0415  # it needs an extra
+            from statebackend._columns.table_schema import read_schema  # noqa: PLC0415  # they need an extra
 
             columns = read_schema(descriptor.schema, descriptor.key_schema)
             return self._open_table(partial(ColumnTable, columns, self._keys), descriptor.state_id)

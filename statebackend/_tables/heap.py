@@ -18,7 +18,7 @@ from typing import Final, Self
 from statebackend._codec.cells import framed, split
 from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, ChangeColumns, KeyedChanges
-from statebackend._codec.change_sets.records import Operation
+from statebackend._codec.change_sets.state_change import Operation
 from statebackend._tables.placed import IsLive
 from statebackend._tables.table import EntryTable, Table, TableSize
 from statebackend.errors import UnsupportedVersionError

@@ -15,7 +15,7 @@ import numpy as np
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
-from statebackend._codec.change_sets.records import as_key
+from statebackend._codec.change_sets.state_change import as_key
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.rocksdb import RocksStore
 from statebackend._tables.rocksdb_files import BATCH_WRITES_MAX, PointInTimeView

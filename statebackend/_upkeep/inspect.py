@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import entry_key, marker_of, sequence_of
-from statebackend._log.reader import LogReader
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.inventory import check_can_list
-from statebackend._upkeep.primary import check_exists, open_job_primary
+from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows, source_of
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.errors import DataError, MissingObjectError

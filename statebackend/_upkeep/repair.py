@@ -5,7 +5,7 @@ import msgspec
 from statebackend._backend.stores import roots_with_copies
 from statebackend._codec.commit import Commit
 from statebackend._log.spares import Spares
-from statebackend._upkeep.primary import check_exists, open_job_primary
+from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend._upkeep.progress import Tell
 from statebackend._upkeep.verify import Verification, spares_here
 from statebackend.abc import Capability, ObjectStore

@@ -10,8 +10,8 @@ import msgspec
 
 from statebackend._clock import SystemClock
 from statebackend._log.fresh_names import new_stamp
-from statebackend._log.savepoints import SavepointInfo
-from statebackend._upkeep.primary import check_exists, open_job_primary
+from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, SavepointNotFoundError
 from statebackend.ids import CommitSummary, Epoch

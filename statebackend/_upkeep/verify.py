@@ -10,18 +10,18 @@ from typing import Final, Literal
 import msgspec
 
 from statebackend._backend.stores import local_stores_of, readable_copies, rocksdb_copies
-from statebackend._changelog.reader import SegmentRead, changes_of, frames_of
-from statebackend._changelog.reader import verify as verify_whole
+from statebackend._changelog.changelog_reader import SegmentRead, changes_of, frames_of
+from statebackend._changelog.changelog_reader import verify as verify_whole
 from statebackend._codec.commit import Commit
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import COMMITS, OUTBOX, SAVEPOINTS, entry_key, marker_of, sequence_of
 from statebackend._log.outbox import read_part
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.spares import Spare, Spares
 from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._tasks import in_order
-from statebackend._upkeep.primary import JobPrimary, check_exists, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError

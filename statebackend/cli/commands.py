@@ -19,10 +19,10 @@ from statebackend._codec.plain import key_from
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.plain_rows import read_rows
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
-from statebackend._upkeep.rows import read_rows
 from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
@@ -30,7 +30,7 @@ from statebackend.cli import reading
 from statebackend.cli.options import parser, settings_of
 from statebackend.cli.page import page
 from statebackend.cli.picture import draw
-from statebackend.cli.progress import shown
+from statebackend.cli.progress_bar import shown
 from statebackend.cli.text import (
     all_lines,
     escaped,

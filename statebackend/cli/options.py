@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from statebackend._log.sweeping.sweep import MIN_AGE_S
+from statebackend._log.sweeping.log_sweep import MIN_AGE_S
 from statebackend._version import __version__
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
 from statebackend.settings.sources import toml_table

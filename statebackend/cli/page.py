@@ -10,7 +10,7 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
-from statebackend.cli.progress import size
+from statebackend.cli.progress_bar import size
 from statebackend.cli.text import range_numbers, size_cells
 from statebackend.reports import Inspection, JobReport, LogRow, RangeRow, SizeRow
 

@@ -15,9 +15,9 @@ from statebackend._log.moments import moment_s
 from statebackend._reading.watching import watch
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
-from statebackend._upkeep.primary import open_job_primary
-from statebackend._upkeep.rows import read_rows
-from statebackend.cli.progress import shown, size
+from statebackend._upkeep.job_primary import open_job_primary
+from statebackend._upkeep.plain_rows import read_rows
+from statebackend.cli.progress_bar import shown, size
 from statebackend.cli.text import json_text, restored_line
 from statebackend.errors import CheckpointNotFoundError, InputError, SavepointNotFoundError
 from statebackend.ids import Key
@@ -92,7 +92,7 @@ def export_lines(done: ExportReport) -> Sequence[str]:
 async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
     """Print the keys of a state, and their values unless `--keys-only`: a line of JSON for each."""
     from statebackend._columns.arrow import plain_of  # noqa: PLC0415  # pyarrow is an extra
-    from statebackend._reading.reader import read_batches  # noqa: PLC0415
+    from statebackend._reading.opened_state import read_batches  # noqa: PLC0415
 
     limit = sys.maxsize if options.limit is None else options.limit
     if limit < 0:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from statebackend.cli.progress import size
+from statebackend.cli.progress_bar import size
 from statebackend.ids import RestoreSource, SourceMark
 from statebackend.reports import (
     Damage,

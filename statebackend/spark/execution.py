@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame
 
 from statebackend._log.outbox import JobOutbox
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend.abc import Buffer
 from statebackend.ids import CheckpointId, CommitSummary, Epoch, SourceMark, StagedOutput
 from statebackend.spark.bridge import QueryThread

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import roots_with_copies
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
 from statebackend._processing.clockless import check_hooks
@@ -58,7 +58,7 @@ from statebackend.spark.replay import (
     newest_marks,
     rollback_to,
 )
-from statebackend.spark.savepoints import SavepointRequests, StartFromSavepoint
+from statebackend.spark.stream_savepoints import SavepointRequests, StartFromSavepoint
 
 ExecutionMode = Literal["driver", "executors"]
 

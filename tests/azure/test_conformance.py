@@ -7,7 +7,8 @@ import pytest
 
 from statebackend import Settings
 from statebackend.abc import Capability, ObjectStore
-from statebackend.objectstore.azure import open_azure_store, store
+from statebackend.objectstore.azure import azure_store as store
+from statebackend.objectstore.azure import open_azure_store
 from statebackend.testing import ObjectStoreConformance
 
 

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend._tasks import simulate_threads
 from statebackend.objectstore import MemoryStore
 from tests.knobs import replaced

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend._local.snapshots import SNAPSHOT_NAME
+from statebackend._local.snapshot_directories import SNAPSHOT_NAME
 from statebackend._log.names import entry_key
 from statebackend.testing import run_virtual
 from tests.backend.rocksdb_job import RocksDBJob, commit

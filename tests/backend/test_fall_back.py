@@ -8,7 +8,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._log.names import entry_key, floor_key
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.errors import CorruptSegmentError, DataError, MissingObjectError
 from statebackend.observers import Metrics
 from tests.backend.conftest import Tree, tree_of

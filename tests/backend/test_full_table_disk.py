@@ -11,7 +11,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._local import scratch
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.errors import TableDiskError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.objectstore import LocalStore, local
 from tests.backend.conftest import local_segments
 from tests.ranges.parts import open_run

@@ -10,8 +10,8 @@ import statebackend as sb
 from statebackend._checkpoint.snapshots import InlineEncoder
 from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import EncodedFrame
+from statebackend._log.log_writer import HINT_EVERY
 from statebackend._log.names import entry_key
-from statebackend._log.writer import HINT_EVERY
 from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, FencedError, InputError, MissingObjectError, OutcomeUnknownError
 from statebackend.ids import SequenceNumber

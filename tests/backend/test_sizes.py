@@ -8,8 +8,8 @@ from msgspec import UNSET, UnsetType
 import statebackend as sb
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend._ranges.owners import open_range_owners
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._ranges.range_owners import open_range_owners
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.rewrite import rewrite
 from statebackend.ids import (
     CheckpointId,

@@ -12,7 +12,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import _threads
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend._threads import FileThreads, WorkerThreads
 from tests.at_work import SAFETY_NET_S, AtWork
 from tests.knobs import settings_with

@@ -10,7 +10,7 @@ from typing import Any
 from statebackend._backend.stores import threads_of
 from statebackend._cache.cached_files import CachedFiles
 from statebackend._cache.download_cache import DownloadCache, open_cache
-from statebackend._cache.reading import VerifiedSource
+from statebackend._cache.download_ends import VerifiedSource
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import Handle

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from statebackend._cache import download_cache
-from statebackend._cache.reading import FileReader
+from statebackend._cache.download_ends import FileReader
 from statebackend._tasks import simulate_threads
 from statebackend.errors import (
     BackendClosedError,

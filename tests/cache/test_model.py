@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._cache.download_cache import DownloadCache
-from statebackend._cache.reading import FileReader
+from statebackend._cache.download_ends import FileReader
 from statebackend._tasks import simulate_threads
 from statebackend.errors import BackendClosedError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore

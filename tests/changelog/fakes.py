@@ -12,8 +12,8 @@ from anyio.abc import TaskGroup
 
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._changelog.writer import ChangelogWriter
 from statebackend._codec.change_sets.changes import GROUP, ChangeSet
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import decode_segment

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._changelog.writer import ChangelogWriter
 from statebackend._tasks import open_tasks
 from statebackend.ids import SequenceNumber
 from statebackend.testing.virtual_time import VirtualClock, run_virtual, settle

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from statebackend._changelog import segment_upload
-from statebackend._changelog.writer import ChangelogWriter
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.changes import GROUP, ChangeSet
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges

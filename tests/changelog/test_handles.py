@@ -6,9 +6,9 @@ it spans, and a list of them is what is cut.
 
 import pytest
 
+from statebackend._changelog.changelog_reader import plan_reads
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.ownership import Ownership
-from statebackend._changelog.reader import plan_reads
 from statebackend._local.registry import LocalRegistry
 from statebackend.abc import UploadedSegment
 from statebackend.errors import BackendClosedError, UploadError

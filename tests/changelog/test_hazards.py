@@ -12,9 +12,9 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.ledger import UploadedChangeSet
 from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._changelog.writer import ChangelogWriter
 from statebackend._tasks import open_tasks
 from statebackend.abc import Body
 from statebackend.errors import BackendClosedError, StoreUnavailableError, UploadError

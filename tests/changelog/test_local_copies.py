@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.ledger import UploadedChangeSet
-from statebackend._changelog.writer import ChangelogWriter
 from statebackend._local.removal import LocalRetention
 from statebackend._local.segments import LocalSegments
 from statebackend._tasks import open_tasks

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from statebackend._changelog.writer import ChangelogWriter
+from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend.ids import SequenceNumber
 from statebackend.testing.virtual_time import run_virtual
 from tests.changelog.fakes import Uploader, change, open_log

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._changelog.reader import changes_of, frames_of, plan_reads, verify
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._changelog.changelog_reader import changes_of, frames_of, plan_reads, verify
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._codec.segment import read_index
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import EMPTY_RANGE, ChangeSetHandle, Handle, KeyGroupRange, SequenceNumber

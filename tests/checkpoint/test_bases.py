@@ -31,7 +31,7 @@ from statebackend._checkpoint.materialization.bases import (
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, keyed_changes
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.commit import Commit, encode_entry
 from statebackend.ids import (
     EMPTY_RANGE,

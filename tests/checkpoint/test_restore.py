@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._changelog.reader import SegmentRead
+from statebackend._changelog.changelog_reader import SegmentRead
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
 from statebackend._codec.change_sets.changes import Changes
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.commit import Commit, encode_entry
 from statebackend._codec.segment import checksum_of, encode_segment
 from statebackend._local.segments import LocalSegments
@@ -389,7 +389,7 @@ async def test_the_index_of_a_base_with_many_frames_is_read_by_a_second_request(
 ) -> None:
     """The tail that is read first need not hold all of it."""
     job, expected = await job_with_a_base()
-    monkeypatch.setattr("statebackend._changelog.reader.TAIL_BYTES", 30)
+    monkeypatch.setattr("statebackend._changelog.changelog_reader.TAIL_BYTES", 30)
     async with job.open(key_groups=sb.owners.KeyGroupRange(3, 3), read_only=True) as backend:
         assert dict(backend.value_state("t", str)) == {keys_in(3, 1)[0]: expected[keys_in(3, 1)[0]]}
 

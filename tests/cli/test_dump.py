@@ -21,7 +21,7 @@ import statebackend as sb
 from statebackend import cli
 from statebackend._codec.plain import key_from, plain
 from statebackend._tables.key_groups import key_group
-from statebackend._upkeep.rows import Row
+from statebackend._upkeep.plain_rows import Row
 from statebackend.cli.commands import ROWS_AT_ONCE, _write
 from statebackend.objectstore import MemoryStore
 from tests.aggregates import Mean

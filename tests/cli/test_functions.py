@@ -34,7 +34,7 @@ FUNCTIONS = {
     "drop": "drop_savepoint",
 }
 PLACES = {
-    "scan": "statebackend._reading.reader",
+    "scan": "statebackend._reading.opened_state",
     "export": "statebackend._reading.export",
     "diff": "statebackend._reading.differences",
     "watch": "statebackend.cli.reading",

@@ -12,7 +12,7 @@ from statebackend._upkeep.progress import Meter, Progress, reading
 from statebackend._upkeep.report import RequestRate, _pace, _range_row
 from statebackend._upkeep.sizes import SizeTotal, size_rows, size_totals, sizes_by_state, source_of
 from statebackend.abc import ObjectInfo
-from statebackend.cli.progress import size
+from statebackend.cli.progress_bar import size
 from statebackend.cli.reading import begins_with, difference_line
 from statebackend.cli.text import savepoint_lines, verify_lines
 from statebackend.ids import (

@@ -9,7 +9,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import cli
-from statebackend.cli.progress import shown, size
+from statebackend.cli.progress_bar import shown, size
 from tests.cli.conftest import Place
 
 

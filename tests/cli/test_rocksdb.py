@@ -11,7 +11,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from tests.cli.conftest import Place
 from tests.ranges.parts import Changes, Model, add, open_run
 

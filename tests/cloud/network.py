@@ -11,7 +11,7 @@ import statebackend as sb
 from statebackend import Settings
 from statebackend._log.names import PROBE_KEY
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError, UnfitStoreError
-from statebackend.objectstore.cloud.store import CloudStore
+from statebackend.objectstore.cloud.cloud_store import CloudStore
 from statebackend.testing.faults import Moment
 from statebackend.testing.kits.cancellation import cancelled
 from tests.cloud.http_proxy import Answer, Cut, FaultProxy, HttpFault, Silence

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.frame import frame_chunks
 from statebackend._codec.segment import decode_segment
 from statebackend.ids import SequenceNumber

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statebackend._changelog.reader import SegmentRead, changes_of, frames_of, verify
+from statebackend._changelog.changelog_reader import SegmentRead, changes_of, frames_of, verify
 from statebackend._codec.segment import decode_change_set, decode_segment, read_index
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import ChangeSetHandle, Handle

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from statebackend._codec.change_sets.changes import GROUP, Changes
 from statebackend._codec.change_sets.keyed_changes import CHANGE_OVERHEAD_BYTES, SET, KeyedChanges, keyed_changes
 from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend.errors import ValueDecodeError
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import KiB

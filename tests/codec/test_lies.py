@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.parts import encode_parts
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._codec.segment import decode_change_set, decode_segment, open_change_set, read_index
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError, ValueDecodeError
 from tests.changes import rows_of

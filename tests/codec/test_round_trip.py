@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from statebackend._codec.change_sets.changes import ChangeSet, change_set
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.parts import encode_parts
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.compression import compress, decompress
 from statebackend._codec.frame import FrameHeader, frame_chunks, open_frame
 from statebackend._codec.segment import decode_change_set, encode_segment, read_index

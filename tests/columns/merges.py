@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from statebackend._columns.arrow import column_of
-from statebackend._columns.batch.grouping import grouped
+from statebackend._columns.batch.merge_plan import How, planned
 from statebackend._columns.batch.merge_sides import MergeSides
-from statebackend._columns.batch.merging import How, planned
+from statebackend._columns.batch.numbered_keys import grouped
 from statebackend._columns.batch.user_keys import keys_of
 from statebackend._columns.keys import HashedKeys, hash_parts
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 from statebackend import TimeToLive
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.arrow import pa
-from statebackend._columns.schema import table_schema
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.column_table import ColumnTable
+from statebackend._columns.table_schema import table_schema
 from statebackend._state.columnar.columnar_state import ColumnarState
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._tables.key_groups import OwnedKeys

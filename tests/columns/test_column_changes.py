@@ -17,8 +17,8 @@ from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Fixed, Strings
 from statebackend._codec.segment import decode_segment, encode_segment
 from statebackend._columns.arrow import array_of, column_of
-from statebackend._columns.schema import table_schema, words_of
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.column_table import ColumnTable
+from statebackend._columns.table_schema import table_schema, words_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import CorruptSegmentError
 from statebackend.ids import KeyGroupRange, SequenceNumber

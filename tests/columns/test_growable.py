@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from statebackend._codec.columns import Strings
+from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.growable import COMPACTED_BYTES_MIN, StringColumn
 from statebackend._columns.keys import StringKeys
-from statebackend._columns.schema import table_schema
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.table_schema import table_schema
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import all_key_groups
 

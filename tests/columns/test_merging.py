@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebackend._columns.batch.grouping import grouped
-from statebackend._columns.batch.merging import GroupedColumns, How
+from statebackend._columns.batch.merge_plan import GroupedColumns, How
+from statebackend._columns.batch.numbered_keys import grouped
 from statebackend._columns.batch.user_keys import FEW, keys_from, keys_of
 from statebackend._columns.keys import HashedKeys, plain_keys
 from statebackend.errors import InputError, KeyTypeError

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from statebackend._codec.change_sets.column_changes import ColumnChanges
-from statebackend._columns.schema import (
+from statebackend._columns.column_table import ColumnTable
+from statebackend._columns.table_schema import (
     TableSchema,
     misread_columns,
     read_schema,
@@ -16,7 +17,6 @@ from statebackend._columns.schema import (
     type_in,
     words_of,
 )
-from statebackend._columns.table import ColumnTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError, UnsupportedVersionError, ValueDecodeError
 from statebackend.ids import all_key_groups

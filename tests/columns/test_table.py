@@ -7,10 +7,10 @@ import pytest
 from statebackend._codec.change_sets.changes import PART_RECORDS_MAX
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.xxh64 import Hashes
+from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.key_rows import ADDED_AT_ONCE
 from statebackend._columns.keys import KEY_BYTES_MAX, Parts, count_of, hash_parts
-from statebackend._columns.schema import table_schema
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.table_schema import table_schema
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend.errors import InputError, KeyGroupError, KeyTypeError
 from statebackend.ids import KeyGroupRange, all_key_groups

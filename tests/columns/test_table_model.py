@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.parts import decode_parts, encode_parts
+from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.keys import Parts, hash_parts
-from statebackend._columns.schema import table_schema
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.table_schema import table_schema
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import all_key_groups
 from tests.columns.column_types import KEYS, TYPES, array

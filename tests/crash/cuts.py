@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 import statebackend as sb
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.objectstore import LocalStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import settle

@@ -12,15 +12,15 @@ from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
+from statebackend._log.log_reader import LogReader
 from statebackend._log.position import Positions
-from statebackend._log.reader import LogReader
-from statebackend._log.savepoints import Savepoints
-from statebackend._log.sweeping.sweep import Sweep
+from statebackend._log.savepoint_markers import Savepoints
+from statebackend._log.sweeping.log_sweep import Sweep
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._reading.feed import stretch_after
-from statebackend._reading.reader import told_if_swept
-from statebackend._upkeep.primary import JobPrimary
+from statebackend._reading.opened_state import told_if_swept
+from statebackend._upkeep.job_primary import JobPrimary
 from statebackend.errors import (
     CheckpointNotFoundError,
     FencedError,

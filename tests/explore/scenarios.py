@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 from statebackend._backend.job import Job
 from statebackend._codec.commit import Claim
-from statebackend._log.reader import LogReader
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.log_reader import LogReader
+from statebackend._log.log_writer import LogWriter
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.sweep_requests import SweepRequests
-from statebackend._log.writer import LogWriter
 from statebackend._reading import feed
 from statebackend.spark.replay import Step
 from tests.explore import programs

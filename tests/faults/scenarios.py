@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import statebackend as sb
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.testing.virtual_time import settle
 from tests.faults.job import Job
 from tests.ranges.parts import open_run

@@ -9,7 +9,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._local import range_directories
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.errors import CorruptSegmentError
 from statebackend.objectstore import LocalStore
 from statebackend.testing import Slow, run_virtual

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from statebackend._codec.change_sets.changes import ChangeSet, change_set
 from statebackend._codec.change_sets.column_changes import ColumnChanges
-from statebackend._columns.schema import TableSchema, table_schema, type_in
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.column_table import ColumnTable
+from statebackend._columns.table_schema import TableSchema, table_schema, type_in
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import SequenceNumber, all_key_groups
 from tests.columns.column_types import array

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._codec.commit import Claim, Commit, carried, encode_entry
 from statebackend._codec.local_snapshot import LocalSnapshot, encode_local_snapshot
 from statebackend._codec.segment import encode_for_segment, encode_segment

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import statebackend as sb
 from statebackend._log.outbox import Output
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from tests.aggregates import Mean
 from tests.formats import content_jobs
 from tests.formats.content_jobs import Leg

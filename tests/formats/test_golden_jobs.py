@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from tests.formats import content_jobs
 from tests.formats.make_golden_jobs import BATCHES, FLEET, GOLDEN_JOBS, WRITERS, declared, settings_of
 from tests.ranges.parts import open_run

@@ -11,9 +11,9 @@ import pytest
 
 from statebackend._codec import cells as cell_format
 from statebackend._codec import commit, compression, frame, local_snapshot, schema, segment, staged
-from statebackend._codec.change_sets import column_changes, keyed_changes, parts, records
+from statebackend._codec.change_sets import column_changes, keyed_changes, parts, state_change
 from statebackend._codec.commit import Claim, Commit
-from statebackend._columns import schema as column_schema
+from statebackend._columns import table_schema as column_schema
 from statebackend._log import names
 from statebackend._state.kinds.operator_state import OPERATOR_KINDS
 from statebackend._tables.heap import KINDS
@@ -59,7 +59,7 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, parts),
         (SEGMENT_PAGE, keyed_changes),
         (SEGMENT_PAGE, column_changes),
-        (SEGMENT_PAGE, records),
+        (SEGMENT_PAGE, state_change),
         (COLUMNS_PAGE, column_schema),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
@@ -131,14 +131,14 @@ def test_codecs_on_the_page_are_those_in_the_code() -> None:
 def test_operations_on_the_page_are_those_in_the_code() -> None:
     """With their codes."""
     shown = [(int(code), name) for code, name, _ in cells(SEGMENT_PAGE, "Code | `operation`")]
-    assert shown == [(operation.value, operation.name) for operation in records.Operation]
+    assert shown == [(operation.value, operation.name) for operation in state_change.Operation]
 
 
 def test_every_operation_and_kind_is_on_the_page_of_cells() -> None:
     """With what their data is."""
     rows = cells(CELLS_PAGE, "Kind")
     assert {each for _, operations, _ in rows for each in operations.split(", ")} == {
-        operation.name for operation in records.Operation
+        operation.name for operation in state_change.Operation
     }
     assert {each for kinds, *_ in rows for each in kinds.split(", ")} == {*KINDS, "all of these"}
 
@@ -172,7 +172,7 @@ def test_handle_on_the_page_is_the_one_in_the_code() -> None:
 def test_every_field_of_a_change_is_on_the_page() -> None:
     """And of a frame's header."""
     named = {name for row in cells(SEGMENT_PAGE, "Field") for name in row[0].split(", ")}
-    assert named >= {*field_names(records.StateChange), "log_id", "sequence_number", "first", "last", "records"}
+    assert named >= {*field_names(state_change.StateChange), "log_id", "sequence_number", "first", "last", "records"}
     assert named >= {"raw_length", "codec"}
 
 

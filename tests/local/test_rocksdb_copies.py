@@ -6,7 +6,7 @@ from zlib import crc32
 
 import pytest
 
-from statebackend._changelog.reader import verify
+from statebackend._changelog.changelog_reader import verify
 from statebackend._local.rocksdb_copies import RocksDBCopies, copied_bases
 from statebackend._local.segments import LocalSegments
 from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreUnavailableError

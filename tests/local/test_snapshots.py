@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot, encode_local_snapshot
 from statebackend._local.layout import LocalLayout
-from statebackend._local.snapshots import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
+from statebackend._local.snapshot_directories import SNAPSHOT_NAME, LocalSnapshots, open_local_snapshots
 from statebackend.errors import InputError, StoreUnavailableError
 from statebackend.ids import ChangeSetHandle, CheckpointId, Handle, KeyGroupRange, SequenceNumber
 from tests.at_work import plenty

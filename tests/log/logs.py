@@ -2,8 +2,8 @@
 
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
-from statebackend._log.reader import LogReader
-from statebackend._log.writer import LogWriter
+from statebackend._log.log_reader import LogReader
+from statebackend._log.log_writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import CheckpointId, CommitSequence, Epoch, RangeState, all_key_groups

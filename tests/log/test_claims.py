@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from statebackend._codec.commit import Claim, encode_entry
+from statebackend._log.log_writer import LOG_CONTACT_MAX_S
 from statebackend._log.names import HINT_KEY, entry_key, hint_of
-from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend.errors import (
     CheckpointNotFoundError,
     CorruptCommitError,

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebackend._codec.commit import Commit
+from statebackend._log.log_writer import LOG_CONTACT_MAX_S
 from statebackend._log.names import DataName, data_name, data_name_of, entry_key, log_position
 from statebackend._log.sweeping.retention import (
     CLOCK_SKEW_MAX_S,
@@ -19,7 +20,6 @@ from statebackend._log.sweeping.retention import (
     classify,
     plan_log,
 )
-from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend.abc import ObjectInfo
 from statebackend.ids import (
     ChangeSetHandle,

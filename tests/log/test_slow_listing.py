@@ -6,8 +6,8 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend.stores import threads_of
+from statebackend._log.log_reader import LISTINGS_MAX, LogReader
 from statebackend._log.names import HINT_KEY, entry_key
-from statebackend._log.reader import LISTINGS_MAX, LogReader
 from statebackend.errors import MissingObjectError
 from statebackend.objectstore.scoped import ScopedStore
 from tests.log.swept import JOB, Job

@@ -18,11 +18,11 @@ from statebackend._backend.stores import threads_of
 from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend._codec.commit import VERSION
 from statebackend._local.job_directories import lock_root
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import COMMITS, entry_key, entry_prefixes
-from statebackend._log.reader import LogReader
 from statebackend._log.sweeping.local_sweep import LocalFile
+from statebackend._log.sweeping.log_sweep import Sweep, SweepReport
 from statebackend._log.sweeping.retention import SweepReason
-from statebackend._log.sweeping.sweep import Sweep, SweepReport
 from statebackend._upkeep.sweep import _with_local
 from statebackend.abc import Capability, ObjectInfo
 from statebackend.errors import (

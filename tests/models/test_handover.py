@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import statebackend as sb
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._log.outbox import Output, Staged, joined
-from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
+from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, combine, open_range_owners
 from tests.knobs import settings_with
 from tests.models.invariants import assert_every_byte_is_there, assert_handed_on, assert_published_as_staged
 from tests.ranges.parts import Changes, Run, add

@@ -91,7 +91,7 @@ OF_MODELS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a name may be given twice",
-        "statebackend._log.savepoints",
+        "statebackend._log.savepoint_markers",
         "await self.commit_of(marker)) is not None:\n                raise SavepointExistsError(",
         "await self.commit_of(marker)) is not None and not name:\n                raise SavepointExistsError(",
         "assert_a_name_is_given_once",
@@ -125,7 +125,7 @@ OF_MODELS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "changes of a list are read from the newest to the oldest",
-        "statebackend._reading.rows.merging",
+        "statebackend._reading.rows.merged_rows",
         "self._changing.apply(self._newer.pop())",
         "self._changing.apply(self._newer.pop(0))",
         "assert_rows_are_the_commit",
@@ -153,7 +153,7 @@ OF_MODELS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a sweep keeps what the newest commit needs, and nothing else",
-        "statebackend._log.sweeping.sweep",
+        "statebackend._log.sweeping.log_sweep",
         "reach.add(entry, stays=sequence in log.keep)",
         "reach.add(entry, stays=sequence == max(log.keep))",
         "assert_every_byte_is_there",

@@ -9,28 +9,28 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     # ------------------------------------------------------------------------------------------------------- the log
     Mutant(
         "a writer takes another one's commit for its own",
-        "statebackend._log.writer",
+        "statebackend._log.log_writer",
         "if found.stamp != entry.stamp:",
         "if False:",
         "acknowledge",
     ),
     Mutant(
         "a claim does not raise the epoch",
-        "statebackend._log.writer",
+        "statebackend._log.log_writer",
         "epoch=Epoch(epoch),",
         "epoch=Epoch(max(1, epoch - 1)),",
         "assert_entry_follows",
     ),
     Mutant(
         "no answer in time is told as being fenced",
-        "statebackend._log.writer",
+        "statebackend._log.log_writer",
         'raise OutcomeUnknownError(\n                "no answer to a commit in time"',
         'raise FencedError(\n                "no answer to a commit in time"',
         "decide",
     ),
     Mutant(
         "a search for the end stops at the hint",
-        "statebackend._log.reader",
+        "statebackend._log.log_reader",
         "while await self.exists(last + step):",
         "while False:",
         "assert_newest_of_its_time",
@@ -68,7 +68,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a commit without an answer is told as being fenced",
-        "statebackend._log.writer",
+        "statebackend._log.log_writer",
         'raise OutcomeUnknownError("a commit got no answer',
         'raise FencedError("a commit got no answer',
         "_judge_fenced",
@@ -77,14 +77,14 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "an entry replaces what lies in its place",
-        "statebackend._log.writer",
+        "statebackend._log.log_writer",
         "self._store.put_if_absent(entry_key(entry.sequence), body)",
         "self._store.put(entry_key(entry.sequence), body)",
         "_watch_log",
     ),
     Mutant(
         "a commit has another id than was asked for",
-        "statebackend._log.writer",
+        "statebackend._log.log_writer",
         "checkpoint_id=checkpoint_id,\n            epoch=self.last.epoch,",
         "checkpoint_id=CheckpointId(checkpoint_id + 1),\n            epoch=self.last.epoch,",
         "_judge_commit",
@@ -179,7 +179,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     # ------------------------------------------------------------------------------------------------- the savepoints
     Mutant(
         "a savepoint of a commit that exists gets no marker",
-        "statebackend._log.savepoints",
+        "statebackend._log.savepoint_markers",
         "await self._check_retained(commit, floor)\n                await self._store.put(marker.key, ())",
         "await self._check_retained(commit, floor)",
         "acknowledge_name",
@@ -193,7 +193,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a savepoint is found by its name alone",
-        "statebackend._log.savepoints",
+        "statebackend._log.savepoint_markers",
         "return entry if isinstance(entry, Commit) and marker.names(entry) else None",
         "return entry if isinstance(entry, Commit) else None",
         "assert_savepoints_were_made",
@@ -418,7 +418,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     # ------------------------------------------------------------------------------------------------------- readers
     Mutant(
         "a reader takes old values for new ones",
-        "statebackend._reading.rows.merging",
+        "statebackend._reading.rows.merged_rows",
         "if key not in seen and (wanted is None or key in wanted)}",
         "if (wanted is None or key in wanted)}",
         "judge_rows",
@@ -426,7 +426,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a reader is not told of a sweep",
-        "statebackend._reading.reader",
+        "statebackend._reading.opened_state",
         "if commit.sequence < await savepoints.floor() and await savepoints.with_id(commit.checkpoint_id) is None:",
         "if False:",
         "judge_end",
@@ -435,7 +435,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "the oldest commit that is retained cannot be opened by its id",
-        "statebackend._log.reader",
+        "statebackend._log.log_reader",
         "low = 0 if floor is None else floor",
         "low = 0 if floor is None else floor + 1",
         "judge_error",

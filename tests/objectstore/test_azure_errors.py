@@ -17,14 +17,14 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
-from statebackend.objectstore.cloud.requests import BeyondTheEndError
+from statebackend.objectstore.cloud.cloud_requests import BeyondTheEndError
 
 pytest.importorskip("azure.core", reason="no extra `azure`")
 
 import aiohttp
 from azure.core import exceptions as client
 
-from statebackend.objectstore.azure.errors import store_errors
+from statebackend.objectstore.azure.azure_errors import store_errors
 
 ADDRESS = "https://account.blob.core.windows.net/container/key?sv=2024-11-04&sig=hush"
 

@@ -14,7 +14,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._observers import EVENTS
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.errors import InputError, MissingObjectError, StoreAccessError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore

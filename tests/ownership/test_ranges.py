@@ -10,7 +10,7 @@ import pytest
 import statebackend as sb
 from statebackend._log.outbox import Output
 from statebackend._log.sweeping.local_sweep import sweep_roots
-from statebackend._ranges.owners import Contribution, RangeTask, open_range_owners
+from statebackend._ranges.range_owners import Contribution, RangeTask, open_range_owners
 from statebackend.owners import open_coordinator
 from statebackend.testing.virtual_time import VirtualClock
 from tests.at_work import plenty

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from statebackend._local.job_directories import lock_root
-from statebackend._log.writer import HINT_EVERY
+from statebackend._log.log_writer import HINT_EVERY
 from statebackend.errors import FencedError
 from statebackend.testing import Fail
 from tests.committed import stand_on

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import statebackend as sb
-from statebackend.spark.reading.sources import StateSource
+from statebackend.spark.reading.data_source import StateSource
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import Readers, WrongError, check, elements_in, entries_in
 from tests.programs.program import OPERATOR, Declared, Job

@@ -10,7 +10,7 @@ import statebackend as sb
 from statebackend._log.coordinator import Committed
 from statebackend._log.outbox import Staged
 from statebackend._ranges.merged_in_commits import merged_in_commits
-from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, combine
+from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, combine
 from statebackend._ranges.range_task import committed_base
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import ClockMark, SnapshotResult

@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from statebackend._ranges.owners import RangeOwners, RangeTask, open_range_owners
+from statebackend._ranges.range_owners import RangeOwners, RangeTask, open_range_owners
 from statebackend.objectstore import LocalStore
 from statebackend.testing import FaultyStore
 from tests.backend.killed_child import Suicide

@@ -11,7 +11,7 @@ import statebackend as sb
 from statebackend._checkpoint.materialization.base_schedule import OPENING_HANDLES_MAX
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend._checkpoint.rescale import range_of
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.errors import MaterializationError, StoreAccessError
 from statebackend.objectstore import MemoryStore
 from statebackend.owners import OwnerBackend

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.owners import RangeOwners, open_range_owners
+from statebackend._ranges.range_owners import RangeOwners, open_range_owners
 from statebackend.objectstore import MemoryStore
 from tests.knobs import settings_with
 from tests.ranges.parts import BODY_BYTES_MAX, Run, open_run

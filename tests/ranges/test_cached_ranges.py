@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import statebackend as sb
 from statebackend._checkpoint.lineage import lineage_of
 from statebackend._ranges.cached_in_process import CachedRange, CachedRanges, CachedTables, range_name
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend._tables.heap import heap_table
 from statebackend.errors import BackendClosedError, BatchError
 from statebackend.objectstore import MemoryStore

@@ -8,7 +8,7 @@ from msgspec import UNSET
 import statebackend as sb
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend._ranges.owners import RangeOwners, open_range_owners
+from statebackend._ranges.range_owners import RangeOwners, open_range_owners
 from statebackend.ids import ClockMark, KeyGroupRange, RangeState
 from statebackend.objectstore import MemoryStore
 from tests.ranges.parts import Run, open_run

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.owners import Contribution, RangeTask
+from statebackend._ranges.range_owners import Contribution, RangeTask
 from tests.ranges.parts import Changes, Model, Run, open_run
 from tests.ranges.range_worker import Request, work
 

@@ -9,7 +9,7 @@ import statebackend as sb
 from statebackend._codec.commit import Commit
 from statebackend._log.names import NAMES_PER_ATTEMPT
 from statebackend._log.sweeping.retention import superseded
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.ids import ChangeSetHandle, CheckpointId, CommitSequence, Epoch, Handle, RangeState, SequenceNumber
 from tests.knobs import settings_with
 from tests.ranges.parts import Model, Run, add, open_run

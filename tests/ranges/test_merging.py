@@ -8,7 +8,7 @@ import statebackend as sb
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend._log import coordinator
 from statebackend._ranges.merged_in_commits import places_in_turn
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore
 from tests.knobs import replaced

@@ -10,7 +10,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._log.names import entry_key, sequence_of
-from statebackend._ranges.owners import RangeOwners, RangeTask, open_range_owners
+from statebackend._ranges.range_owners import RangeOwners, RangeTask, open_range_owners
 from statebackend.errors import CorruptCommitError
 from statebackend.objectstore import MemoryStore
 from tests.knobs import settings_with

@@ -8,7 +8,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._log.names import entry_key
-from statebackend._ranges.owners import RangeTask, open_range_owners
+from statebackend._ranges.range_owners import RangeTask, open_range_owners
 from statebackend._ranges.range_task import CommittedBase
 from statebackend.errors import (
     BatchError,

@@ -12,7 +12,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._local import range_directories
-from statebackend._ranges.owners import Contribution, open_range_owners
+from statebackend._ranges.range_owners import Contribution, open_range_owners
 from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend._tables.key_groups import key_group
 from statebackend.objectstore import MemoryStore

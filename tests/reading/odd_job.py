@@ -12,7 +12,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._tables.key_groups import key_group
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from tests.knobs import settings_with
 from tests.reading.odd_states import OPERATOR, Written
 

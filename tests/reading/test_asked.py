@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebackend._codec.commit import Commit
-from statebackend._reading.asked import KEY_BYTES, ReadingStep, steps
+from statebackend._reading.asked_of_state import KEY_BYTES, ReadingStep, steps
 from statebackend.ids import (
     ChangeSetHandle,
     CheckpointId,

@@ -9,7 +9,7 @@ import statebackend as sb
 from statebackend import errors
 from statebackend._log.moments import AHEAD_MAX_S, iso_of, moment_s
 from statebackend._log.names import entry_key, floor_key
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.objectstore import MemoryStore
 from tests.log.swept import HandClock
 from tests.reading.states import table_of, values_of

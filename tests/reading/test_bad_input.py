@@ -19,10 +19,10 @@ from statebackend._codec import commit as commits
 from statebackend._codec import segment as segments
 from statebackend._log.position import Pin
 from statebackend._reading.feed import open_changes
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.ids import StateDescriptor
 from statebackend.objectstore import MemoryStore
-from statebackend.spark.reading.options import state_options
+from statebackend.spark.reading.read_options import state_options
 from statebackend.spark.reading.readers import Plan, StateReader
 from tests.reading.states import table_of
 from tests.reading.test_beside import BASES

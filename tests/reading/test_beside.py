@@ -11,7 +11,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import errors
-from statebackend._changelog.reader import TAIL_BYTES
+from statebackend._changelog.changelog_reader import TAIL_BYTES
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import FaultyStore, Slow, run_virtual
 from statebackend.testing.virtual_time import VirtualClock

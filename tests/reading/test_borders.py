@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend._codec.change_sets.records import Operation
-from statebackend._reading.asked import check_known
+from statebackend._codec.change_sets.state_change import Operation
+from statebackend._reading.asked_of_state import check_known
 from statebackend._reading.batches import BATCH_ROWS_MIN
 from statebackend._reading.changed import _change_list, _change_map
 from statebackend.errors import InputError

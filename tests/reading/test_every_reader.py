@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import statebackend as sb
-from statebackend._reading import reader
+from statebackend._reading import opened_state
 from statebackend._reading.changed import BATCH_ID, CHANGE_TYPE, CHECKPOINT_ID, OLD_VALUE
 from tests.reading.odd_job import Job, written_job
 from tests.reading.odd_states import KINDS, OPERATOR, Kind, plain, text_of
@@ -73,7 +73,7 @@ def test_as_columns_whole_and_in_parts(job: Job, monkeypatch: pytest.MonkeyPatch
             some = {text: newest[text] for text in map(text_of, keys) if text in newest}
             assert await read(name, keys=keys) == some
             with monkeypatch.context() as patch:
-                patch.setattr(reader, "KEYS_BYTES_MAX", 1)
+                patch.setattr(opened_state, "KEYS_BYTES_MAX", 1)
                 parts = [await read(name, checkpoint_id=2, key_groups=part) for part in ((0, 2), (3, 5))]
             assert parts[0] | parts[1] == older
             assert sum(map(len, parts)) == len(older)

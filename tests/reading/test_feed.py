@@ -17,12 +17,12 @@ from statebackend._checkpoint.materialization.tiers import members
 from statebackend._codec.cells import framed
 from statebackend._codec.change_sets.changes import GROUP
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
-from statebackend._codec.change_sets.records import Operation
+from statebackend._codec.change_sets.state_change import Operation
 from statebackend._reading.batches import BATCH_ROWS_MIN
 from statebackend._reading.changed import OLD_VALUE, ChangedEntries
 from statebackend._reading.feed import Stretch, open_changes, stretch, stretch_after
 from statebackend._tables.heap import KINDS as TABLES
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from tests.log.swept import HOUR_S, HandClock

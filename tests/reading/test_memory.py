@@ -9,7 +9,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._reading import batches as batches_module
-from statebackend._reading import reader
+from statebackend._reading import opened_state
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import KiB, MiB
 from statebackend.testing import run_virtual
@@ -128,7 +128,7 @@ async def test_a_changelog_is_read_once_if_its_keys_fit(
         await backend.checkpoint(1)
     stored_bytes = sum([info.size_bytes async for info in store.list("") if "/segments/" in info.key])
     assert stored_bytes > 2 * keys * len(value)
-    monkeypatch.setattr(reader, "KEYS_BYTES_MAX", stored_bytes // 2)
+    monkeypatch.setattr(opened_state, "KEYS_BYTES_MAX", stored_bytes // 2)
     store.read_bytes = 0
     assert (await table_of(settings, kind, store=store)).num_rows == keys
     assert (store.read_bytes <= stored_bytes) == is_read_once

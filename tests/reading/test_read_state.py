@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 import statebackend as sb
 from statebackend import errors
-from statebackend._changelog.reader import SegmentRead
+from statebackend._changelog.changelog_reader import SegmentRead
 from statebackend._checkpoint.fetch import frames_in
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, change_set
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._codec.segment import encode_segment
 from statebackend._reading import batches as batches_module
-from statebackend._reading import reader
-from statebackend._reading.asked import ReadingStep
-from statebackend._reading.rows.merging import NewestCells
+from statebackend._reading import opened_state
+from statebackend._reading.asked_of_state import ReadingStep
+from statebackend._reading.rows.merged_rows import NewestCells
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RocksDBBase, SequenceNumber, StateDescriptor
 from statebackend.objectstore import MemoryStore
@@ -81,7 +81,7 @@ async def test_what_is_read_is_what_the_states_have(batches: list[tuple[list[Wri
                 await backend._base_writer.settled()
         with pytest.MonkeyPatch.context() as patch:
             if in_steps:
-                patch.setattr(reader, "KEYS_BYTES_MAX", 1)
+                patch.setattr(opened_state, "KEYS_BYTES_MAX", 1)
                 patch.setattr(batches_module, "HOP_BYTES", 1)
                 patch.setattr(batches_module, "STRETCH_BYTES", 1)
             assert await read(settings, store) == expected(states)
@@ -248,9 +248,9 @@ async def test_a_base_of_rocksdb_is_fetched_once_however_many_steps_read_it(
         return await counted(restore, base, *rest)
 
     monkeypatch.setattr(RocksDBRestore, "_fetch_file", count)
-    for held_bytes in (reader.KEYS_BYTES_MAX, 1):
+    for held_bytes in (opened_state.KEYS_BYTES_MAX, 1):
         fetched.clear()
-        monkeypatch.setattr(reader, "KEYS_BYTES_MAX", held_bytes)
+        monkeypatch.setattr(opened_state, "KEYS_BYTES_MAX", held_bytes)
         assert values_of(await table_of(job.settings, "n", store=job.primary)) == expected
         assert fetched.keys() == {f"{base.owner} {file.name}" for base in bases_of(job) for file in base.files}
         assert (set(fetched.values()), opened) == ({1}, {1})
@@ -456,7 +456,7 @@ def test_within_a_change_set_the_last_part_counts() -> None:
     handle = ChangeSetHandle(Handle("s", 0, len(data), 0), *msgspec.structs.astuple(entry))
     read = SegmentRead(handle.segment, (handle,))
     nothing: Any = None
-    found = reader.StateReading(
+    found = opened_state.StateReading(
         nothing,
         StateDescriptor(0, "n", "value", '"int"'),
         nothing,

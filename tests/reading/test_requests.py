@@ -11,8 +11,8 @@ from statebackend import errors
 from statebackend._log.names import HINT_KEY, entry_key, floor_key, hint_of
 from statebackend._log.position import Pin
 from statebackend._reading.differences import diff
-from statebackend._reading.reader import read_batches
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._reading.opened_state import read_batches
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
 

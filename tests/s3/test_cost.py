@@ -7,7 +7,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import Settings
-from statebackend._log.writer import HINT_EVERY
+from statebackend._log.log_writer import HINT_EVERY
 from statebackend.abc import CountsRequests
 from statebackend.objectstore.s3 import open_s3_store
 from statebackend.settings import MiB

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from statebackend import Key, Observer, Settings
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from tests.knobs import replaced
 from tests.ranges.parts import Model, open_run
 

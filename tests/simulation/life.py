@@ -16,7 +16,7 @@ from statebackend._checkpoint.backend import StateBackend
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._processing.runner import ProcessorRunner
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.abc import CheckpointInfo
 from statebackend.errors import (
     BackendClosedError,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import statebackend as sb
 from statebackend._checkpoint.materialization.tiers import members
-from statebackend._ranges.owners import open_range_owners
+from statebackend._ranges.range_owners import open_range_owners
 from statebackend.spark.executors.claimed_job import open_claimed_job
 from statebackend.spark.executors.worker import TaskResult
 from tests.ranges.parts import Model, Run

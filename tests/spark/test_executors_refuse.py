@@ -13,7 +13,7 @@ import pytest
 import statebackend as sb
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
-from statebackend._ranges.owners import RangeTask
+from statebackend._ranges.range_owners import RangeTask
 from statebackend.errors import BatchError, CorruptSegmentError, MissingObjectError, SettingsError
 from statebackend.ids import CheckpointId, Epoch, all_key_groups
 from statebackend.objectstore import MemoryStore

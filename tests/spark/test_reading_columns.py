@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statebackend.spark.reading.columns import SparkColumns
+from statebackend.spark.reading.spark_columns import SparkColumns
 from tests.examples import name_of
 
 UINT = pa.uint64()

@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 import statebackend as sb
 from statebackend import errors
-from statebackend.spark.reading.columns import SparkColumns
-from statebackend.spark.reading.sources import StateSource
+from statebackend.spark.reading.data_source import StateSource
+from statebackend.spark.reading.spark_columns import SparkColumns
 
 
 class Leg(msgspec.Struct):

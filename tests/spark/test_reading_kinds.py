@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statebackend._reading.changed import CHANGE_TYPE, CHECKPOINT_ID, OLD_VALUE
-from statebackend.spark.reading.sources import StateSource
+from statebackend.spark.reading.data_source import StateSource
 from tests.reading.odd_job import Job, written_job
 from tests.reading.odd_states import KINDS, OPERATOR, text_of
 from tests.reading.test_every_reader import apply

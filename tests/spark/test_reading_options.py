@@ -6,7 +6,7 @@ import pytest
 
 import statebackend as sb
 from statebackend import errors
-from statebackend.spark.reading.options import feed_of_batch, feed_of_stream, metadata_options, state_options
+from statebackend.spark.reading.read_options import feed_of_batch, feed_of_stream, metadata_options, state_options
 
 FLEET = sb.Settings(
     job="fleet",

@@ -15,11 +15,10 @@ import statebackend as sb
 from statebackend import errors
 from statebackend._log.names import floor_key
 from statebackend._log.position import Pin
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.spark.reading import positions
 from statebackend.spark.reading.filters import keys_in
-from statebackend.spark.reading.options import FeedOptions, StateOptions, state_options
 from statebackend.spark.reading.positions import (
     commit_asked_for,
     cut,
@@ -30,6 +29,7 @@ from statebackend.spark.reading.positions import (
     last_offset,
     position,
 )
+from statebackend.spark.reading.read_options import FeedOptions, StateOptions, state_options
 from statebackend.spark.reading.readers import Plan, StateReader
 from tests.backend.rocksdb_job import RocksDBJob
 

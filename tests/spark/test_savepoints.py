@@ -18,7 +18,7 @@ from statebackend.errors import (
 )
 from statebackend.reports import SavepointInfo
 from statebackend.spark.replay import starts_at_savepoint
-from statebackend.spark.savepoints import SavepointRequests
+from statebackend.spark.stream_savepoints import SavepointRequests
 from tests.spark.test_replay import mark, summary
 
 MINE = SavepointInfo("s", sb.ids.CheckpointId(1), sb.ids.CommitSequence(1), 0.0, mark("mine", 41))

@@ -12,7 +12,7 @@ import pytest
 import statebackend as sb
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.equal_ranges import ranges_of
-from statebackend._ranges.owners import RangeTask, combine
+from statebackend._ranges.range_owners import RangeTask, combine
 from statebackend._ranges.range_task import committed_base
 from statebackend.spark.executors.pickling import pickled
 from statebackend.spark.executors.placement import SALT

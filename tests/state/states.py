@@ -6,7 +6,7 @@ from typing import Any
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.parts import decode_parts, encode_parts
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._codec.commit import StateDescriptor
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds.value_state import ValueState

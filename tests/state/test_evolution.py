@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from statebackend import TimeToLive
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend.errors import InputError, StateTypeError, ValueDecodeError, ValueEncodeError
 from tests.changes import drained, rows_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from statebackend._codec.change_sets.records import Operation
+from statebackend._codec.change_sets.state_change import Operation
 from statebackend._state.declared import KeyedStates
 from statebackend.errors import (
     InputError,

@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from statebackend import TimeToLive
 from statebackend._codec.change_sets.changes import Changes
-from statebackend._codec.change_sets.records import StateChange
+from statebackend._codec.change_sets.state_change import StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend.ids import KeyGroupRange

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from statebackend._codec.change_sets import keyed_changes
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds import every_kind
 from statebackend._state.kinds.aggregating_state import AggregatingState

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from statebackend._codec.cells import framed, split
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import DataError, ValueDecodeError

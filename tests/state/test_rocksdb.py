@@ -18,7 +18,7 @@ from statebackend import TimeToLive
 from statebackend._codec.cells import framed
 from statebackend._codec.change_sets.changes import GROUP
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
-from statebackend._codec.change_sets.records import Operation
+from statebackend._codec.change_sets.state_change import Operation
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from statebackend import TimeToLive
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.parts import decode_parts, encode_parts
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.column_table import ColumnTable
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import EntryTable
 from statebackend.ids import KeyGroupRange, StateSize, all_key_groups

@@ -10,7 +10,7 @@ import pytest
 from statebackend import TimeToLive
 from statebackend._codec.cells import stamp_of
 from statebackend._codec.change_sets import keyed_changes
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds import every_kind
 from statebackend._state.time import ttl as ttl_module

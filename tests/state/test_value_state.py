@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from statebackend._codec.change_sets.records import Operation
+from statebackend._codec.change_sets.state_change import Operation
 from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable

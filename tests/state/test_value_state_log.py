@@ -3,7 +3,7 @@
 import pytest
 
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
-from statebackend._codec.change_sets.records import Operation, StateChange
+from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.segment import decode_segment
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group

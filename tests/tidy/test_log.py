@@ -20,7 +20,7 @@ def files_with(pattern: str) -> set[str]:
 def test_entries_of_the_log_are_decoded_by_its_reader_alone() -> None:
     """Anything else asks `LogReader`, which knows what is missing, damaged, swept or a stray."""
     found = files_with(r"\bdecode_entry\b")
-    assert found == {"_codec/commit.py", "_log/reader.py"}
+    assert found == {"_codec/commit.py", "_log/log_reader.py"}
 
 
 def test_names_of_objects_are_written_in_one_module() -> None:

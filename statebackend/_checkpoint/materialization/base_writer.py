@@ -28,7 +28,7 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.materialization.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.materialization.entry_bases import EntryBases
-from statebackend._checkpoint.materialization.merging import ChangeSetMerging
+from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._checkpoint.materialization.tiers import Neighbours
 from statebackend._codec.change_sets.changes import Changes

@@ -38,7 +38,7 @@ _BITS: Final = "bits"
 
 
 class Typed(NamedTuple):
-    """A column and its type in words (see `_columns/schema.py`)."""
+    """A column and its type in words (see `_columns/table_schema.py`)."""
 
     type: str
     column: Column

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.change_sets.changes import GROUP, PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
-from statebackend._codec.change_sets.records import SCALARS, Operation, StateChange, as_key
+from statebackend._codec.change_sets.state_change import SCALARS, Operation, StateChange, as_key
 from statebackend.ids import Key
 
 CHANGE_OVERHEAD_BYTES: Final = 16

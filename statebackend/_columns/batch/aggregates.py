@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._columns.arrow import pa
-from statebackend._columns.batch.grouping import Grouped, Ints
+from statebackend._columns.batch.numbered_keys import Grouped, Ints
 from statebackend._columns.batch.vectors import Vector, array_from, exact, outside, sortable
 from statebackend.errors import InputError
 

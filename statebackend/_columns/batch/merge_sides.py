@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._columns.batch.aggregates import stored
-from statebackend._columns.batch.grouping import Grouped, column_in
+from statebackend._columns.batch.numbered_keys import Grouped, column_in
 from statebackend._columns.batch.vectors import Vector
 from statebackend._columns.fitting import fitted
 

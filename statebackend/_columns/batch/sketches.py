@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from statebackend._columns.arrow import array_from, pa
-from statebackend._columns.batch.grouping import column_in
 from statebackend._columns.batch.merge_sides import MergeSides
+from statebackend._columns.batch.numbered_keys import column_in
 from statebackend._columns.batch.vectors import Vector
 from statebackend.errors import InputError, SettingsError, ValueDecodeError, needs_extra
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from statebackend._codec.columns import Fixed
 from statebackend._columns.arrow import OFFSETS_MAX, array_of, pa
-from statebackend._columns.batch.grouping import column_in
+from statebackend._columns.batch.numbered_keys import column_in
 from statebackend._columns.fitting import fits, fitted
 from statebackend.errors import InputError, KeyTypeError
 from statebackend.ids import Key

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import (
     FLOORS,
     HINT_KEY,
@@ -20,8 +21,7 @@ from statebackend._log.names import (
     floor_of,
     marker_of,
 )
-from statebackend._log.reader import LogReader
-from statebackend._log.savepoints import Savepoints
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.retention import SweepReason
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
 from statebackend.errors import InputError

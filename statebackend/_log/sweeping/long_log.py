@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import entry_key, sequence_of
-from statebackend._log.reader import LogReader
 from statebackend._log.sweeping.inventory import Inventory
 from statebackend._log.sweeping.retention import ENTRY_AGE_MIN_S, Ages
 from statebackend._log.sweeping.sweep_requests import SweepRequests

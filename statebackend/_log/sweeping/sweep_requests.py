@@ -1,4 +1,4 @@
-"""The requests by which a sweep changes a job: it raises the floor, looks for claims, and deletes. `sweep.py` says why.
+"""The requests by which a sweep changes a job: it raises the floor, looks for claims, deletes. `log_sweep.py` says why.
 
 Each is safe alone: a sweep may be killed between any two of them.
 """
@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
+from statebackend._log.log_reader import LogReader
+from statebackend._log.log_writer import LOG_CONTACT_MAX_S
 from statebackend._log.names import HINT_KEY, SAVEPOINTS, beside_marker, floor_key, hint_of, marker_of
-from statebackend._log.reader import LogReader
 from statebackend._log.sweeping.inventory import Inventory
-from statebackend._log.writer import LOG_CONTACT_MAX_S
 from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import StoreError

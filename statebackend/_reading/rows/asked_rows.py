@@ -9,7 +9,7 @@ import msgspec
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import column_of, pa
 from statebackend._columns.fitting import array_of_values
-from statebackend._columns.schema import read_schema
+from statebackend._columns.table_schema import read_schema
 from statebackend._reading.rows.layouts import (
     ElementsLayout,
     Expiry,
@@ -18,7 +18,7 @@ from statebackend._reading.rows.layouts import (
     columns_layout,
     layout_of,
 )
-from statebackend._reading.rows.merging import Merge, NewestCells, NewestRows, WholeEntries, form_of
+from statebackend._reading.rows.merged_rows import Merge, NewestCells, NewestRows, WholeEntries, form_of
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time.ttl import TimeToLive

@@ -21,9 +21,9 @@ from statebackend._codec.columns import Fixed, Flags
 from statebackend._codec.plain import plain
 from statebackend._codec.serializers import OWN, decode_many, serializer_of
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, array_from, array_of, pa
-from statebackend._columns.schema import ColumnSchema, TableSchema, read_schema, stored_columns, type_in
-from statebackend._reading.asked import check_known
-from statebackend._reading.rows.merging import ChosenRows, StoredRows
+from statebackend._columns.table_schema import ColumnSchema, TableSchema, read_schema, stored_columns, type_in
+from statebackend._reading.asked_of_state import check_known
+from statebackend._reading.rows.merged_rows import ChosenRows, StoredRows
 from statebackend._reading.rows.shapes import Entries, Items, Leaf, Record, Shape, key_shape_of, shape_of
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.kinds import list_state, map_state

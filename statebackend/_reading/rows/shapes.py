@@ -30,7 +30,7 @@ from statebackend._codec.messagepack import decode_any
 from statebackend._codec.plain import plain
 from statebackend._codec.serializers import OWN
 from statebackend._columns.arrow import Array, DataType, pa
-from statebackend._reading.asked import check_known
+from statebackend._reading.asked_of_state import check_known
 from statebackend.errors import UnsupportedVersionError, ValueDecodeError
 
 _UTC: Final = pa.timestamp("us", tz="UTC")

@@ -7,13 +7,13 @@ import numpy as np
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._columns.arrow import pa, plain_of
-from statebackend._columns.batch.grouping import grouped
+from statebackend._columns.batch.merge_plan import How, planned
 from statebackend._columns.batch.merge_sides import MergeSides
-from statebackend._columns.batch.merging import How, planned
+from statebackend._columns.batch.numbered_keys import grouped
 from statebackend._columns.batch.user_keys import checked_keys, keys_from, keys_of, plain_keys
+from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.fitting import array_of_values, check_names
-from statebackend._columns.schema import TableSchema
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.table_schema import TableSchema
 from statebackend._state.bulk_arguments import as_list
 from statebackend._state.columnar.expiring_rows import WRITTEN, ExpiringRows
 from statebackend._state.columnar.rows import ColumnarRows

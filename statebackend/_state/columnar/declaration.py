@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from statebackend._columns.arrow import pa
-from statebackend._columns.schema import (
+from statebackend._columns.table_schema import (
     TableSchema,
     misread_columns,
     read_schema,

@@ -13,8 +13,8 @@ import numpy as np
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, Changes
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import array_from, pa
-from statebackend._columns.schema import TableSchema, misread_columns
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.column_table import ColumnTable
+from statebackend._columns.table_schema import TableSchema, misread_columns
 from statebackend._state.time.ttl import SWEEP_KEYS, TimeToLive
 from statebackend.errors import InputError, StateTypeError
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import pa
-from statebackend._columns.batch.grouping import grouped
+from statebackend._columns.batch.numbered_keys import grouped
 from statebackend._columns.fitting import check_names, column_for
 from statebackend._state.columnar.expiring_rows import ExpiringRows
 from statebackend.errors import InputError

@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
-from statebackend._codec.change_sets.records import SCALARS
+from statebackend._codec.change_sets.state_change import SCALARS
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
 from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._tables.key_groups import OwnedKeys

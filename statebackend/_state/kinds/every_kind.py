@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
-from statebackend._codec.change_sets.records import SCALARS
+from statebackend._codec.change_sets.state_change import SCALARS
 from statebackend._state.forgotten import forget
 from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend._state.values import Values

@@ -6,7 +6,7 @@ from typing import Final, TypeVar, cast, overload
 from statebackend._codec.cells import count, framed, split
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedChanges
-from statebackend._codec.change_sets.records import SCALARS, Operation
+from statebackend._codec.change_sets.state_change import SCALARS, Operation
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
 from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._state.values import Values

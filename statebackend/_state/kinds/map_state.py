@@ -9,7 +9,7 @@ import msgspec
 from statebackend._codec.cells import framed
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedChanges
-from statebackend._codec.change_sets.records import SCALARS, Operation
+from statebackend._codec.change_sets.state_change import SCALARS, Operation
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
 from statebackend._state.kinds.every_kind import KeyedState

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar, overload
 
 from msgspec import UNSET, UnsetType
 
-from statebackend._codec.change_sets.records import SCALARS
+from statebackend._codec.change_sets.state_change import SCALARS
 from statebackend._state.bulk_arguments import Arrow, as_list
 from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values

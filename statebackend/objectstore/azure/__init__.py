@@ -1,8 +1,8 @@
 """A container of Azure Blob Storage as a primary: `azure://ACCOUNT/CONTAINER/PREFIX`. Needs the extra `azure`.
 
-`store.py` says which requests are sent, `client.py` makes the client, `errors.py` translates errors; the rest is in the
-room `cloud`. Only this room imports Azure's libraries, and only `_backend/stores.py` imports this room, when a primary
-begins with `azure://`.
+`azure_store.py` says which requests are sent, `azure_client.py` makes the client, `azure_errors.py` translates errors;
+the rest is in the room `cloud`. Only this room imports Azure's libraries, and only `_backend/stores.py` imports this
+room, when a primary begins with `azure://`.
 """
 
 from collections.abc import AsyncGenerator
@@ -11,10 +11,10 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from statebackend._threads import WorkerThreads
-from statebackend.objectstore.azure.client import open_client
-from statebackend.objectstore.azure.errors import store_errors
-from statebackend.objectstore.azure.store import PRICED_AS, SETTLED, AzureStore
-from statebackend.objectstore.cloud.requests import CloudRequests
+from statebackend.objectstore.azure.azure_client import open_client
+from statebackend.objectstore.azure.azure_errors import store_errors
+from statebackend.objectstore.azure.azure_store import PRICED_AS, SETTLED, AzureStore
+from statebackend.objectstore.cloud.cloud_requests import CloudRequests
 from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.settings import AzureSettings
 

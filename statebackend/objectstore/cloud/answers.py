@@ -20,7 +20,7 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
-from statebackend.objectstore.cloud.requests import BeyondTheEndError
+from statebackend.objectstore.cloud.cloud_requests import BeyondTheEndError
 
 Meaning = tuple[type[StateBackendError], str]
 """The class of the error, and its sentence."""

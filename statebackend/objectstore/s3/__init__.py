@@ -1,8 +1,8 @@
 """A bucket of S3, or of a server that speaks its protocol, as a primary: `s3://BUCKET/PREFIX`.
 
-`store.py` says which requests are sent, `bucket.py` sends them, `multipart.py` uploads large objects, `client.py` makes
-the client, `errors.py` translates errors; the rest is in the room `cloud`. Only this room imports aiobotocore, and only
-`_backend/stores.py` imports this room, when a primary begins with `s3://`: the import costs 0.25 s and 44 MiB.
+`s3_store.py` says which requests are sent, `bucket.py` sends them, `multipart.py` uploads large objects, `s3_client.py`
+makes the client, `s3_errors.py` translates errors; the rest is in the room `cloud`. Only this room imports aiobotocore,
+and only `_backend/stores.py` imports this room, when a primary begins with `s3://`: the import costs 0.25 s and 44 MiB.
 """
 
 from collections.abc import AsyncGenerator
@@ -13,8 +13,8 @@ from statebackend._threads import WorkerThreads
 from statebackend.objectstore.cloud.renewal import renewal_of
 from statebackend.objectstore.cloud.retrying import Retries
 from statebackend.objectstore.s3.bucket import Bucket
-from statebackend.objectstore.s3.client import open_client
-from statebackend.objectstore.s3.store import S3Store
+from statebackend.objectstore.s3.s3_client import open_client
+from statebackend.objectstore.s3.s3_store import S3Store
 from statebackend.settings import S3Credentials, S3Settings
 
 __all__ = ["S3Store", "open_s3_store"]

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from statebackend.objectstore.cloud.cloud_requests import CloudRequests
 from statebackend.objectstore.cloud.renewal import Renewal
-from statebackend.objectstore.cloud.requests import CloudRequests
 from statebackend.objectstore.cloud.retrying import Retries
-from statebackend.objectstore.s3.errors import has_ended, store_errors
+from statebackend.objectstore.s3.s3_errors import has_ended, store_errors
 from statebackend.settings import S3Credentials
 
 Read = Callable[[Mapping[str, Any]], Awaitable[Any]]

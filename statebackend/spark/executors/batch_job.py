@@ -26,7 +26,7 @@ from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import zone_of
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._ranges.idle import ranges_with_due_timers
-from statebackend._ranges.owners import Contribution, RangeTask
+from statebackend._ranges.range_owners import Contribution, RangeTask
 from statebackend._ranges.range_task import committed_base
 from statebackend._state.time.job_clock import JobClock
 from statebackend._version import __version__

@@ -12,9 +12,9 @@ from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import JobOutbox, Staged
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._ranges.merged_in_commits import Snapshots, merged_in_commits, places_in_turn
-from statebackend._ranges.owners import Contribution, combine
+from statebackend._ranges.range_owners import Contribution, combine
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer
 from statebackend.ids import CheckpointId, ClockMark, CommitSummary, Epoch, KeyGroupRange, SourceMark, StagedOutput

@@ -30,7 +30,7 @@ from statebackend._log.outbox import Staged
 from statebackend._portal import OpenContext
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import UTC, in_zone
-from statebackend._ranges.owners import Contribution, RangeOwners, RangeTask, open_range_owners
+from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend.abc import Observer
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal

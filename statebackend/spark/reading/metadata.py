@@ -17,13 +17,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from statebackend._upkeep.inspect import inspect
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.savepoints import savepoints
 from statebackend._upkeep.sizes import sizes_by_state
 from statebackend.ids import SourceMark, StateDescriptor, StateSize
 from statebackend.settings import Settings
-from statebackend.spark.reading.options import MetadataOptions, metadata_options
 from statebackend.spark.reading.positions import commit_asked_for
+from statebackend.spark.reading.read_options import MetadataOptions, metadata_options
 from statebackend.spark.reading.readers import run
 
 METADATA_FORMAT: Final = "statebackend-metadata"

@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from statebackend._codec.commit import Commit
 from statebackend._log.position import Pin
-from statebackend._reading.asked import check_known, groups_of
+from statebackend._reading.asked_of_state import check_known, groups_of
 from statebackend._reading.feed import Stretch, open_changes, own_change_sets, stretch, stretch_after
-from statebackend._reading.reader import range_from, read_batches
+from statebackend._reading.opened_state import range_from, read_batches
 from statebackend._reading.rows.layouts import KEY
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.time import timers
 from statebackend._state.values import Upcast
-from statebackend._upkeep.primary import JobPrimary, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend.abc import Capability
 from statebackend.errors import CheckpointNotFoundError, InputError
 from statebackend.ids import Base, KeyGroupRange, RocksDBBase, StateDescriptor
 from statebackend.settings import MiB
-from statebackend.spark.reading.options import FeedOptions, MetadataOptions, StateOptions
+from statebackend.spark.reading.read_options import FeedOptions, MetadataOptions, StateOptions
 
 _pa: Any = pa  # it ships no types
 

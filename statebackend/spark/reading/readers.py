@@ -15,11 +15,9 @@ from pyspark.sql.types import StructType
 from statebackend._log.position import Pin
 from statebackend._portal import Portal
 from statebackend._reading.feed import open_changes
-from statebackend._reading.reader import read_batches
+from statebackend._reading.opened_state import read_batches
 from statebackend._state.values import Upcast
 from statebackend.ids import Key, StateDescriptor
-from statebackend.spark.reading.columns import SparkColumns
-from statebackend.spark.reading.options import FeedOptions, StateOptions
 from statebackend.spark.reading.positions import (
     FeedPart,
     feed_after,
@@ -28,6 +26,8 @@ from statebackend.spark.reading.positions import (
     key_group_ranges,
     last_offset,
 )
+from statebackend.spark.reading.read_options import FeedOptions, StateOptions
+from statebackend.spark.reading.spark_columns import SparkColumns
 
 SEQUENCE: Final = "sequence"
 """The one field of an offset."""

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from statebackend._reading.differences import Migrate
 from statebackend.errors import InputError
 from statebackend.settings import Settings
+from statebackend.spark.reading.data_source import StateSource
 from statebackend.spark.reading.metadata import MetadataSource
-from statebackend.spark.reading.sources import StateSource
 
 _jobs: Final[weakref.WeakKeyDictionary[Any, dict[str, Settings]]] = weakref.WeakKeyDictionary()
 _migrate: Final[weakref.WeakKeyDictionary[Any, dict[str, Migrate]]] = weakref.WeakKeyDictionary()

@@ -14,8 +14,8 @@ import anyio
 from statebackend._codec.commit import Commit
 from statebackend._reading.changed import APPEND, CHANGE_TYPE, CHECKPOINT_ID, DELETE
 from statebackend._reading.feed import Stretch, open_changes, stretch_after
-from statebackend._reading.reader import read_batches
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._reading.opened_state import read_batches
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,

@@ -8,7 +8,7 @@ import anyio
 
 from statebackend._backend.stores import threads_of
 from statebackend._backend.sweeping import open_sweep
-from statebackend._log.sweeping.sweep import Sweep
+from statebackend._log.sweeping.log_sweep import Sweep
 from statebackend._upkeep.savepoints import savepoint
 from statebackend.abc import ObjectStore
 from statebackend.errors import (

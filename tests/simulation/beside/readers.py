@@ -12,7 +12,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._codec.plain import plain
-from statebackend._reading.reader import read_batches
+from statebackend._reading.opened_state import read_batches
 from statebackend._state.time.ttl import TimeToLive
 from statebackend.abc import ObjectStore
 from statebackend.errors import (

@@ -16,7 +16,7 @@ import anyio.lowlevel
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Body, Capability, ObjectInfo
 from statebackend.errors import InputError, ObjectExistsError, ObjectNotFoundError, UnfitStoreError
-from statebackend.objectstore.cloud.requests import BeyondTheEndError, CloudRequests
+from statebackend.objectstore.cloud.cloud_requests import BeyondTheEndError, CloudRequests
 from statebackend.objectstore.memory import check_key, check_range
 from statebackend.settings import KiB
 

@@ -16,8 +16,8 @@ import anyio
 from msgspec import UNSET
 
 from statebackend._codec.commit import Claim, Commit, Entry, encode_entry
+from statebackend._log.log_reader import LogEnd, LogReader
 from statebackend._log.names import HINT_KEY, entry_key, hint_of
-from statebackend._log.reader import LogEnd, LogReader
 from statebackend._retry import RetryPolicy
 from statebackend._tasks import foreign
 from statebackend.abc import Clock, ObjectStore

@@ -20,7 +20,7 @@ from statebackend._columns.arrow import RecordBatch, Schema, pa
 from statebackend._log.moments import Moment
 from statebackend._log.position import FoundCommit, Pin
 from statebackend._portal import OpenContext, Portal
-from statebackend._reading.asked import ReadingStep, groups_of, state_in, steps
+from statebackend._reading.asked_of_state import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
 from statebackend._reading.rows.asked_rows import WITH_VALUES_HELD, AskedOfState, layout_and_merge
 from statebackend._reading.rows.layouts import (
@@ -31,7 +31,7 @@ from statebackend._reading.rows.layouts import (
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.values import Upcast
 from statebackend._tasks import open_tasks
-from statebackend._upkeep.primary import JobPrimary, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend._upkeep.read_commit import operator_elements
 from statebackend.abc import Capability, ObjectStore

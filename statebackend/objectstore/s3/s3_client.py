@@ -20,7 +20,7 @@ from botocore.loaders import create_loader  # pyright: ignore[reportUnknownVaria
 
 from statebackend.errors import StoreAccessError
 from statebackend.objectstore.cloud.renewal import Renewal
-from statebackend.objectstore.s3.errors import store_errors
+from statebackend.objectstore.s3.s3_errors import store_errors
 from statebackend.settings import S3Credentials, S3Settings
 
 REGION_DEFAULT: Final = "us-east-1"

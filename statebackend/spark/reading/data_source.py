@@ -8,13 +8,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from statebackend._log.position import Pin
-from statebackend._reading.asked import check_known
+from statebackend._reading.asked_of_state import check_known
 from statebackend._reading.differences import Migrate
 from statebackend.errors import SettingsError
 from statebackend.settings import Settings
 from statebackend.spark.reading.filters import FilteredReader
-from statebackend.spark.reading.options import feed_of_batch, feed_of_stream, state_options
 from statebackend.spark.reading.positions import position, schema_of
+from statebackend.spark.reading.read_options import feed_of_batch, feed_of_stream, state_options
 from statebackend.spark.reading.readers import FeedReader, FeedStream, Plan, StateReader, run
 
 STATE_FORMAT: Final = "statebackend"

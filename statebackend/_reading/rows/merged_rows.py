@@ -21,7 +21,7 @@ from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import IntegerKeys, KeyColumns, Parts, StringKeys, hash_parts, taken
-from statebackend._columns.schema import TableSchema
+from statebackend._columns.table_schema import TableSchema
 from statebackend._tables.heap import KINDS, cell_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import DataError, KeyTypeError, ValueDecodeError

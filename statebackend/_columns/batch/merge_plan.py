@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from statebackend._columns.arrow import array_from, pa, pc
 from statebackend._columns.batch.aggregates import AGGREGATES, counted, is_text_or_bytes, picked, stored
-from statebackend._columns.batch.grouping import Grouped, Ints, column_in
 from statebackend._columns.batch.merge_sides import MergeSides
+from statebackend._columns.batch.numbered_keys import Grouped, Ints, column_in
 from statebackend._columns.batch.sketches import check_sketches, merged_sketches
 from statebackend._columns.batch.vectors import Vector, ranked, sortable, valid_of, vector_of
 from statebackend._columns.fitting import column_for, fits

@@ -28,7 +28,7 @@ from statebackend._state.kinds import list_state, map_state
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._state.time import timers
 from statebackend._tables.key_groups import key_group
-from statebackend._upkeep.primary import open_job_primary
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
 from statebackend._upkeep.read_commit import open_commit, operator_elements
 from statebackend.abc import ObjectStore
@@ -128,7 +128,7 @@ def _keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -
 
 def _columns() -> Any:
     """The module that reads columns, which needs an extra."""
-    return importlib.import_module("statebackend._state.columnar.plain")
+    return importlib.import_module("statebackend._state.columnar.plain_columns")
 
 
 def _operator_rows(commit: Commit, states: Iterable[StateDescriptor]) -> Iterator[Row]:

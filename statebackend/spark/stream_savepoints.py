@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from statebackend._log.names import check_savepoint_name
-from statebackend._log.savepoints import SavepointInfo
+from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._upkeep.savepoints import find_start, record_start
 from statebackend.abc import ObjectStore
 from statebackend.errors import BackendClosedError, SavepointExistsError, StateBackendError

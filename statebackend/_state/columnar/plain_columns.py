@@ -6,7 +6,7 @@ from typing import Any
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._columns.arrow import array_of, plain_of
-from statebackend._columns.schema import type_in
+from statebackend._columns.table_schema import type_in
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend.errors import DataError
 from statebackend.ids import Key

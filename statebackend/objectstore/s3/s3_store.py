@@ -6,7 +6,7 @@ from typing import Any, Final
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Body, ObjectInfo
 from statebackend.errors import StoreAccessError, StoreUnavailableError, UnfitStoreError
-from statebackend.objectstore.cloud.store import CloudStore
+from statebackend.objectstore.cloud.cloud_store import CloudStore
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.objectstore.s3.multipart import MultipartUpload, joined
 from statebackend.settings import S3Settings

@@ -23,8 +23,8 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import data_name_of, entry_key, floor_of, sequence_of
-from statebackend._log.reader import LogReader
 from statebackend._log.sweeping.inventory import Inventory, check_can_list, take_inventory
 from statebackend._log.sweeping.long_log import Clearing, LongLog, plan_clearing
 from statebackend._log.sweeping.retention import Ages, LogPlan, ObjectReport, Reach, SweepReason, classify, plan_log

@@ -40,7 +40,7 @@ from statebackend._columns.keys import (
     taken,
 )
 from statebackend._columns.one_row import OneRow
-from statebackend._columns.schema import TableSchema, default_column, stored_columns, type_in
+from statebackend._columns.table_schema import TableSchema, default_column, stored_columns, type_in
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import PlacedInMemory, WantedEntries
 from statebackend._tables.table import Table, TableSize

@@ -13,9 +13,9 @@ from azure.storage.blob.aio import ContainerClient
 
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Body, ObjectInfo
+from statebackend.objectstore.cloud.cloud_requests import CloudRequests
+from statebackend.objectstore.cloud.cloud_store import CloudStore
 from statebackend.objectstore.cloud.cutting import Part, send_parts
-from statebackend.objectstore.cloud.requests import CloudRequests
-from statebackend.objectstore.cloud.store import CloudStore
 from statebackend.settings import AzureSettings
 
 LIST_PAGE_OBJECTS: Final = 1000

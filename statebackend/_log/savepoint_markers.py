@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from statebackend._codec.commit import Commit
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import (
     FLOORS,
     SAVEPOINTS,
@@ -33,7 +34,6 @@ from statebackend._log.names import (
     floor_of,
     marker_of,
 )
-from statebackend._log.reader import LogReader
 from statebackend._tasks import foreign
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import (
