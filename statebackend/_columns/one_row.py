@@ -10,7 +10,7 @@ from statebackend._columns.arrow import DataType, array_of, plain_of
 from statebackend._columns.growable import FixedColumn, StringColumn
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import KEY_BYTES_MAX, PlainParts, hash_parts
-from statebackend._columns.schema import TableSchema
+from statebackend._columns.table_schema import TableSchema
 from statebackend._tables.key_groups import INT_GREATEST, INT_LEAST, SEED, key_hash
 from statebackend.ids import Key
 

@@ -14,10 +14,10 @@ from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import Array, RecordBatch, array_from, pa, values_of
+from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.growable import grown
 from statebackend._columns.keys import HashedKeys, hash_parts
-from statebackend._columns.schema import TableSchema
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.table_schema import TableSchema
 from statebackend.errors import DataError
 from statebackend.ids import Key
 

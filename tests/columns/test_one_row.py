@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from statebackend import TimeToLive
 from statebackend._columns.arrow import plain_of
 from statebackend._columns.batch.user_keys import plain_keys
-from statebackend._columns.table import ColumnTable
+from statebackend._columns.column_table import ColumnTable
 from statebackend.errors import KeyGroupError, KeyTypeError, ValueDecodeError
 from statebackend.ids import KeyGroupRange
 from tests.columns.column_types import KEYS, TYPES, array
