@@ -198,3 +198,14 @@ def test_an_infinite_timer_can_be_cancelled() -> None:
         handle = loop.call_later(math.inf, print)
         handle.cancel()
         assert handle.cancelled()
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_the_library_does_without_threads_if_it_is_told(threads: bool) -> None:
+    """Its own work in threads is done on the loop, in the order of the loop."""
+
+    @run_virtual(threads=threads)
+    async def thread_of_work() -> int:
+        return await in_thread(threading.get_ident, limiter=anyio.CapacityLimiter(1))
+
+    assert (thread_of_work() == threading.get_ident()) == (not threads)

@@ -31,8 +31,9 @@ from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend._tables.key_groups import SEED, key_group
 from statebackend._tasks import simulate_threads
-from statebackend.errors import BackendClosedError, InputError
-from statebackend.ids import ClockKind, ClockMark, Key, KeyGroupRange, SourceMark
+from statebackend.abc import ObjectStore
+from statebackend.errors import BackendClosedError, InputError, SettingsError
+from statebackend.ids import CheckpointId, ClockKind, ClockMark, Key, KeyGroupRange, SourceMark
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import Settings
 from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop
@@ -52,11 +53,12 @@ class _TestedJob(msgspec.Struct, frozen=True):
 
 
 class _TestedBatch(msgspec.Struct, frozen=True):
-    """A committed batch: its rows and its clock, and what was stored before it."""
+    """A batch: its id, its rows and its clock, and the checkpoint before it."""
 
+    batch_id: int
     table: Any
     clock_s: float | None
-    before: MemoryStore
+    before: int
 
 
 class ProcessorTester:
@@ -69,6 +71,10 @@ class ProcessorTester:
     `key`, `order_by`, `concurrency`, `event_time`, `lateness_s` and `late` are those of `StatefulSink`. `ranges`: how
     many ranges of key groups there are; one is the driver, several are executors. `schema`: a `pyarrow.Schema` of the
     rows, by default that of the first batch. `clock`: the kind of the job's clock, if `batch` moves it by `clock_s`.
+
+    `settings`: those of the job, for RocksDB, bases, local copies, inline sizes; its primary is opened if there is no
+    `store`. `store`: an `ObjectStore` in place of one in memory, such as a `FaultyStore`. Work on files takes real time
+    and none of the virtual; what waits for a socket does not belong here.
 
     Use it as a context, once, from synchronous code. Raises `SettingsError` as `StatefulSink` does.
     """
@@ -86,7 +92,9 @@ class ProcessorTester:
         schema: Any = None,
         clock: ClockKind = "event",
         ranges: int = 1,
-        max_parallelism: int = 128,
+        max_parallelism: int | None = None,
+        settings: Settings | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         self._event_time = event_time_of(event_time, lateness_s, late)
         self._runner = ProcessorRunner(
@@ -98,23 +106,26 @@ class ProcessorTester:
             event_time=self._event_time,
         )
         check_hooks(processor, event_time=self._event_time, late=late, clock=clock)
-        self._settings: Final = Settings(
+        if settings is not None and max_parallelism is not None:
+            raise SettingsError("the settings have a max_parallelism: leave out the other", job=settings.job)
+        self._store = MemoryStore() if settings is None and store is None else store
+        self._settings: Final = settings or Settings(
             job="tested",
             primary="memory://tested",
-            max_parallelism=max_parallelism,
+            max_parallelism=128 if max_parallelism is None else max_parallelism,
             persist_delay_s=0.0,
             sweep_interval_s=0.0,
             materialize_interval_s=0.0,
         )
-        self._ranges = ranges_of(ranges, max_parallelism)
+        self._ranges = ranges_of(ranges, self._settings.max_parallelism)
         self._schema = schema
         self._kind: Final[ClockKind] = "event" if event_time is not None else clock
-        self._store = MemoryStore()
         self._loop: asyncio.Runner | None = None
+        self._is_left = False
         self._opened: _TestedJob | None = None
         self._task: asyncio.Task[None] | None = None
-        self._batch_id = 0
         self._last: _TestedBatch | None = None
+        self._unanswered: _TestedBatch | None = None
 
     def __enter__(self) -> Self:
         with suppress(RuntimeError):
@@ -129,8 +140,11 @@ class ProcessorTester:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._loop is not None, "not entered"
-        self._close()
-        self._loop.close()
+        self._is_left = True
+        try:
+            self._close()
+        finally:
+            self._loop.close()
 
     # --------------------------------------------------------------------------------------------------------- batches
 
@@ -144,25 +158,30 @@ class ProcessorTester:
         `commit=False`: the process dies before the commit, and the next one goes on from the state as it was.
 
         Raises what the processor raises, and `InputError` for rows of another schema than those before, and for keys
-        and output rows that the sink would refuse. Then nothing was committed either.
+        and output rows that the sink would refuse. Then nothing was committed either. Raises what the store raises: a
+        commit whose answer was lost may have been made. Give it the same rows again, as Spark does: if it was, they are
+        passed over, and nothing is put out.
         """
         table, opened = self._table_of(rows), self._now()
-        self._run(self._commit)  # of what was set by hand
-        before = self._store.copy()
+        if self._is_committed(table):
+            return []
         try:
-            output = self._process(table, clock_s, opened.backends)
+            self._run(self._commit)  # of what was set by hand
+            batch = _TestedBatch(self._newest_batch_id + 1, table, clock_s, opened.coordinator.next_checkpoint_id - 1)
+            output = self._process(batch, opened.backends)
             if commit:
-                self._run(self._commit, SourceMark("tested", self._batch_id))
-        except BaseException:
-            self._reopen()
+                self._unanswered = batch
+                self._run(self._commit, SourceMark("tested", batch.batch_id))
+        except BaseException as error:
+            self._reopen_after(error)
             raise
+        self._unanswered = None
         if table.num_columns:
             self._schema = table.schema
         if not commit:
             self._reopen()
             return output
-        self._last = _TestedBatch(table, clock_s, before)
-        self._batch_id += 1
+        self._last = batch
         return output
 
     def advance_clock(self, to_s: float) -> list[dict[str, Any]]:
@@ -179,9 +198,8 @@ class ProcessorTester:
         if (last := self._last) is None:
             raise InputError("there is no batch that could come again: commit one first")
         self._close()
-        self._store, self._last = last.before, None
-        self._batch_id -= 1
-        self._open()
+        self._last = None
+        self._open(last.before)
         return self.batch(last.table, clock_s=last.clock_s)
 
     # ------------------------------------------------------------------------------------------------------- the state
@@ -222,14 +240,32 @@ class ProcessorTester:
 
     # ------------------------------------------------------------------------------------------------------- one batch
 
-    def _process(self, table: Any, clock_s: float | None, backends: Sequence[OwnerBackend]) -> list[dict[str, Any]]:
+    @property
+    def _newest_batch_id(self) -> int:
+        """That of the newest batch in the state, and -1 before the first."""
+        newest = self._now().coordinator.newest
+        mark = None if newest is None else newest.newest_mark
+        return -1 if mark is None else mark.batch_id
+
+    def _is_committed(self, table: Any) -> bool:
+        """True if these are the rows of the batch before, whose commit got no answer and was made."""
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is None or unanswered.batch_id != self._newest_batch_id:
+            return False
+        if unanswered.table.num_columns:
+            self._schema = unanswered.table.schema
+        self._last = unanswered
+        return bool(unanswered.table.equals(table))
+
+    def _process(self, batch: _TestedBatch, backends: Sequence[OwnerBackend]) -> list[dict[str, Any]]:
         output: list[dict[str, Any]] = []
+        table, clock_s = batch.table, batch.clock_s
         if clock_s is None and self._event_time is not None:  # without rows there may be no columns either
             clock_s = self._event_time.latest_s(table) if table.num_rows else NOT_BEGUN
         for backend, part in zip(backends, self._parts(table), strict=True):
             if clock_s is not None:
                 backend.advance_clock(clock_s, self._kind)
-            rows = self._runner(part, self._batch_id, backend, self._run)
+            rows = self._runner(part, batch.batch_id, backend, self._run)
             output += [] if rows is None else python_rows(rows)
         return output
 
@@ -288,8 +324,11 @@ class ProcessorTester:
     # --------------------------------------------------------------------------------------------------------- the job
 
     def _now(self) -> _TestedJob:
-        if self._opened is None:
+        if self._loop is None or self._is_left:
             raise BackendClosedError("the tester is not open: use it inside `with ProcessorTester(...) as tester`")
+        if self._opened is None:  # opening it again has failed
+            self._open()
+        assert self._opened is not None
         return self._opened
 
     def _run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -301,8 +340,8 @@ class ProcessorTester:
 
         return self._loop.run(run())
 
-    def _open(self) -> None:
-        self._opened = self._run(self._begin)
+    def _open(self, checkpoint_id: int | None = None) -> None:
+        self._opened = self._run(self._begin, checkpoint_id)
 
     def _close(self) -> None:
         self._opened, opened = None, self._opened
@@ -314,10 +353,19 @@ class ProcessorTester:
         self._close()
         self._open()
 
-    async def _begin(self) -> _TestedJob:
+    def _reopen_after(self, error: BaseException) -> None:
+        """Go on from what is committed. What that raises must not hide `error`; the next call tries again."""
+        try:
+            self._reopen()
+        except Exception as another:  # noqa: BLE001  # of the store, or of the processor's `open`
+            error.add_note(f"and then the state could not be opened again: {another!r}")
+
+    async def _begin(self, checkpoint_id: int | None) -> _TestedJob:
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[_TestedJob] = loop.create_future()
-        self._task = loop.create_task(self._live(opened))  # what is entered in a task has to be left in it
+        self._task = loop.create_task(
+            self._live(opened, checkpoint_id)
+        )  # what is entered in a task has to be left in it
         return await opened
 
     async def _end(self, opened: _TestedJob) -> None:
@@ -325,12 +373,13 @@ class ProcessorTester:
         opened.leave.set()
         await self._task
 
-    async def _live(self, opened: "asyncio.Future[_TestedJob]") -> None:
+    async def _live(self, opened: "asyncio.Future[_TestedJob]", checkpoint_id: int | None) -> None:
         try:
             async with AsyncExitStack() as stack:
-                opening = open_coordinator(self._settings, store=self._store, clock=VirtualClock())
+                asked, clock = CheckpointId(checkpoint_id) if checkpoint_id is not None else None, VirtualClock()
+                opening = open_coordinator(self._settings, checkpoint_id=asked, store=self._store, clock=clock)
                 coordinator = await stack.enter_async_context(opening)
-                backends = [await stack.enter_async_context(self._opening(part)) for part in self._ranges]
+                backends = [await stack.enter_async_context(self._opening(part, asked)) for part in self._ranges]
                 leave = anyio.Event()
                 opened.set_result(_TestedJob(coordinator, tuple(backends), leave))
                 await leave.wait()
@@ -339,9 +388,16 @@ class ProcessorTester:
                 raise
             opened.set_exception(error)
 
-    def _opening(self, part: KeyGroupRange) -> AbstractAsyncContextManager[OwnerBackend]:
+    def _opening(
+        self, part: KeyGroupRange, checkpoint_id: CheckpointId | None
+    ) -> AbstractAsyncContextManager[OwnerBackend]:
         return open_backend(
-            self._settings, key_groups=part, owners=self._ranges, store=self._store, clock=VirtualClock()
+            self._settings,
+            key_groups=part,
+            owners=self._ranges,
+            checkpoint_id=checkpoint_id,
+            store=self._store,
+            clock=VirtualClock(),
         )
 
     async def _commit(self, source: SourceMark | None = None) -> None:

@@ -17,9 +17,11 @@ import math
 import selectors
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, Final, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Final, ParamSpec, TypeVar, TypeVarTuple, overload
 
-from statebackend._tasks import hops_under_way
+import anyio.lowlevel
+
+from statebackend._tasks import hops_under_way, simulate_threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -151,16 +153,31 @@ class VirtualClock:
         return self._epoch_s + self._loop.time()
 
 
-def run_virtual(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+@overload
+def run_virtual(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]: ...
+
+
+@overload
+def run_virtual(*, threads: bool) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
+
+
+def run_virtual(function: Any = None, *, threads: bool = True) -> Any:
     """Turn a coroutine function into a synchronous one: each call runs on a `VirtualTimeLoop` of its own.
+
+    `@run_virtual(threads=False)`: what the library would do in threads is done on the loop, so that a run is the same
+    each time, and a file or RocksDB is no matter of real time; `loop.run_in_executor` of your own has its threads.
 
     For tests, with or without a plugin, and below `hypothesis.given`. Fixtures must be synchronous: an asynchronous one
     would run on another loop. Raises `LeftoverTasksError` if tasks outlive the coroutine.
     """
+    if function is None:
+        return functools.partial(run_virtual, threads=threads)
 
     @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+    def run(*args: Any, **kwargs: Any) -> Any:
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+            if not threads:
+                simulate_threads(runner.get_loop(), anyio.lowlevel.checkpoint)
             return runner.run(_leave_nothing(function(*args, **kwargs)))
 
     return run

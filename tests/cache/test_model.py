@@ -1,6 +1,5 @@
 """Any order of opens, releases, cancellations, answers, failures, damage and time, against a model that keeps lists."""
 
-import asyncio
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._cache.download_ends import FileReader
-from statebackend._tasks import simulate_threads
 from statebackend.errors import BackendClosedError, StoreUnavailableError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
@@ -239,10 +237,9 @@ async def check(model: Model, store: AskingStore, setup: Setup) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS)
-@run_virtual
+@run_virtual(threads=False)
 async def test_the_cache_does_what_the_model_does(steps: list[Step]) -> None:
     """At every step, and at the end nothing is left: not on the disk, not in the store, and nobody waits."""
-    simulate_threads(asyncio.get_running_loop(), anyio.lowlevel.checkpoint)
     store, model = AskingStore(), Model()
     for handle, content in zip(HANDLES, CONTENTS, strict=True):
         await store.put(handle.key, [content])

@@ -1,7 +1,10 @@
 """`ProcessorTester`: rows in, rows out, and the state, without Spark, files and threads."""
 
+import asyncio
 import datetime as dt
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import statebackend as sb
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
-from statebackend.errors import BackendClosedError, InputError, SettingsError
-from statebackend.testing import ProcessorTester
+from statebackend.errors import BackendClosedError, InputError, SettingsError, StateBackendError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fail, Fault, FaultyStore, ProcessorTester
+from tests.knobs import settings_with
 
 COUNTED = pa.schema([("key", pa.string()), ("n", pa.int64())])
 
@@ -295,3 +301,119 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], said: s
     """As a sink does."""
     with pytest.raises(SettingsError, match=said):
         ProcessorTester(**{"processor": Counting(), "key": "key", **arguments})
+
+
+# ----------------------------------------------------------------------------------------------- settings and stores
+
+
+@pytest.mark.parametrize("ranges", [1, 3])
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+def test_a_job_of_ones_own_settings(tmp_path: Path, table: Any, ranges: int) -> None:
+    """Tables in RocksDB, bases, local copies; and what is stored is there for the next tester."""
+    settings = settings_with(
+        job="mine",
+        primary=f"file://{tmp_path}/primary",
+        local=(str(tmp_path / "local"),),
+        table=table,
+        max_parallelism=16,
+        materialize_interval_s=0.001,
+        inline_bytes_max=0,
+    )
+    for first in (True, False):
+        with ProcessorTester(Counting(), key="key", settings=settings, ranges=ranges) as tester:
+            assert counts(tester) == ({} if first else {"a": 3, "b": 1})
+            if first:
+                tester.batch(rows("aa"))
+                tester.restart()
+                assert in_order(tester.batch(rows("ab"))) == [("a", 3), ("b", 1)]
+                assert in_order(tester.replay()) == [("a", 3), ("b", 1)]
+    assert [*(tmp_path / "local").iterdir()]
+
+
+def test_two_numbers_of_key_groups_are_refused() -> None:
+    """Those of the settings count."""
+    with pytest.raises(SettingsError, match="max_parallelism"):
+        ProcessorTester(
+            Counting(), key="key", settings=settings_with(job="mine", primary="memory://x"), max_parallelism=4
+        )
+
+
+class Breaking(Counting):
+    """Breaks the store, once, while it processes a batch."""
+
+    def __init__(self, plan: Sequence[Fault]) -> None:
+        self.store = FaultyStore(MemoryStore(), [])
+        self.later = [*plan]
+
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        if key == "b" and self.later:
+            self.store.plan[:], self.later[:] = self.later, []
+        return super().process(key, rows, context)
+
+    def __copy__(self) -> "Breaking":
+        return self
+
+
+def unanswered(moment: Any) -> list[Fault]:
+    """A commit gets no answer, and nobody can look whether it was made."""
+    reads = [Fail(key="*/commits/*", nth=None, operation=each) for each in ("get", "get_range", "head")]
+    return [Fail(key="*/commits/*", nth=None, operation="put_if_absent", moment=moment), *reads]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_commit_whose_answer_is_lost_counts_once(moment: Any) -> None:
+    """Spark delivers the batch again: if the commit was made, its rows are passed over, and otherwise they count."""
+    processor = Breaking(unanswered(moment))
+    with ProcessorTester(processor, key="key", store=processor.store) as tester:
+        tester.batch(rows("a"))
+        with pytest.raises(StateBackendError):
+            tester.batch(rows("ab"))
+        processor.store.plan.clear()
+        assert counts(tester) == ({"a": 2, "b": 1} if moment == "after" else {"a": 1})
+        tester.backend().value_state("counts", int)["z"] = 7
+        tester.restart()
+        again = in_order(tester.batch(rows("ab")))
+        assert again == ([] if moment == "after" else [("a", 2), ("b", 1)])
+        assert in_order(tester.batch(rows("ab"))) == [("a", 3), ("b", 2)]
+        assert in_order(tester.replay()) == [("a", 3), ("b", 2)]
+        assert counts(tester) == {"a": 3, "b": 2, "z": 7}
+
+
+def test_other_rows_behind_a_lost_answer_are_the_next_batch() -> None:
+    """The one before was committed, so these are not it."""
+    processor = Breaking(unanswered("after"))
+    with ProcessorTester(processor, key="key", store=processor.store) as tester:
+        with pytest.raises(StateBackendError):
+            tester.batch(rows("b"))
+        processor.store.plan.clear()
+        assert tester.batch(rows("bb")) == [{"key": "b", "n": 3}]
+
+
+@pytest.mark.parametrize("number", [-1, 1])
+def test_a_store_that_fails_does_not_hide_why_a_batch_failed(number: int) -> None:
+    """The state cannot be opened again, either: the error has a note of it, and the next call tries once more."""
+    processor = Breaking([Fail(key="*", nth=None)])
+    with ProcessorTester(processor, key="key", store=processor.store) as tester:
+        with pytest.raises((ValueError, StateBackendError)) as failed:
+            tester.batch([{"key": "b", "number": number}])
+        assert (failed.type is ValueError) == (number < 0)
+        assert any("could not be opened again" in note for note in failed.value.__notes__)
+        with pytest.raises(StateBackendError):
+            tester.batch(rows("a"))
+        processor.store.plan.clear()
+        assert counts(tester) == {}
+
+
+def test_a_sweep_takes_what_a_test_has_aged() -> None:
+    """A store in memory can be made older, as a disk cannot."""
+    store, settings = MemoryStore(), settings_with(job="mine", primary="memory://unused", checkpoints_retained=1)
+    with ProcessorTester(Counting(), key="key", settings=settings, store=store) as tester:
+        for _ in range(5):
+            tester.batch(rows("a"))
+    for aged, is_swept in ((False, False), (True, True)):
+        if aged:
+            store.age(by_s=30 * 86_400)
+        report = asyncio.run(sb.sweep(settings, dry_run=False, store=store))
+        assert bool(report.deleted) == is_swept
+    with ProcessorTester(Counting(), key="key", settings=settings, store=store) as tester:
+        assert counts(tester) == {"a": 5}
