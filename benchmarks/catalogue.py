@@ -68,6 +68,17 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
         Benchmark("processing", 1, 6, [("processing", {"batches": 5, "rounds": 3})]),
         Benchmark("calls", 1, 8, [("calls", {"keys": 1_000, "rows": 10_000, "rounds": 3})]),
         Benchmark("owners", 1, 12, [("owners", {"owners": 64, "checkpoints": 6, "rounds": 2})]),
+        Benchmark(
+            "following",
+            12,
+            60,
+            [
+                ("following.reads", {"keys": 50_000, "rounds": 2}),
+                ("following.commits", {"keys": 100_000, "changes": 5_000, "commits": 5}),
+                ("following.promotion", {"keys": 50_000, "rounds": 2}),
+                ("following.serving", {"seconds": 10}),
+            ],
+        ),
         Benchmark("state", 5, 5, [("state.keys", {"keys": 100_000, "rounds": 3})]),
         Benchmark("restore", 4, 20, [("restore.decoding", {"keys": 200_000, "rounds": 3})]),
         Benchmark("rocksdb_bases", 1, 25, [("rocksdb_bases", {})]),

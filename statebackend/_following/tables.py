@@ -107,8 +107,10 @@ class TableAtCommit:
         """Keep the entries that these changes are about to change, unless they are kept already."""
         kept = self.entries.kept
         keys = [key for key in dict.fromkeys(changes.keys) if key not in kept]
-        for key, entry in zip(keys, self.inside.find_many(keys, keep=False), strict=True):
-            kept[key] = entry.copy() if isinstance(entry, bytearray | dict) else entry
+        found = self.inside.find_many(keys, keep=False)
+        if isinstance(next((entry for entry in found if entry is not None), None), bytearray | dict):
+            found = [None if entry is None else entry.copy() for entry in found]
+        kept.update(zip(keys, found, strict=True))
 
     def let_go(self) -> dict[Key, Any]:
         """As `AtCommit.let_go`."""

@@ -15,6 +15,8 @@ QUICK = {
     "checkpoint.disk": {"keys": 600, "rows": 200, "checkpoints": 2, "rounds": 1},
     "calls": {"keys": 60, "rows": 200, "batches": 1, "rounds": 1},
     "owners": {"keys": 600, "rows": 100, "checkpoints": 2, "owners": 4, "rounds": 1},
+    "following.reads": {"keys": 600, "rounds": 1},
+    "following.promotion": {"keys": 600, "rounds": 1},
     "processing": {"keys": 600, "rows": 200, "batches": 2, "rounds": 1},
     "upserts": {"keys": 600, "rounds": 1},
 }
