@@ -11,6 +11,7 @@ from typing import Final, cast
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._clock import SystemClock
 from statebackend._following.following import Following
@@ -21,7 +22,7 @@ from statebackend._observers import Observers
 from statebackend._state.declared import KeyedStates
 from statebackend._tasks import HomeProcess, open_tasks
 from statebackend._upkeep.job_primary import open_job_primary
-from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport
+from statebackend.abc import Clock, ObjectStore, Observer, RestoreReport, StateChangeUploader
 from statebackend.errors import BackendClosedError, InputError, StaleError
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import Settings
@@ -98,12 +99,12 @@ class StateFollower(FollowedStates, Reads):
             return self.position
         raise self._stale("the follower is not there yet: wait longer", batch_wanted=batch_id, wanted=checkpoint_id)
 
-    async def promote(self) -> StateBackend:
+    async def promote(self, *, uploader: StateChangeUploader | OpenUploader | None = None) -> StateBackend:
         """Take the job over: claim it, apply what lies between, and return a backend that goes on from there.
 
         The state in memory becomes the backend's, and the follower can be read no more. The backend is closed with the
         follower's context. A driver that has the job open is fenced at its next commit. A second call returns the same
-        backend.
+        backend. `uploader`: as for `open_backend`.
 
         Raises `InputError` for a follower of some key groups, and as `open_backend`. Then the follower goes on; what
         it holds is read anew if it was touched. A cancelled call may have claimed the job.
@@ -121,7 +122,7 @@ class StateFollower(FollowedStates, Reads):
                 async with self._following.stopped():
                     self._closed = "the follower is being promoted"
                     try:
-                        backend = self._backend = cast("StateBackend", await self._tasks.start(self._host))
+                        backend = self._backend = cast("StateBackend", await self._tasks.start(self._host, uploader))
                     except BaseException:
                         self._closed = None
                         self._following.read_anew("a promotion failed")
@@ -130,9 +131,11 @@ class StateFollower(FollowedStates, Reads):
                     self._following.end()  # or the backend's commits would be applied to its own tables once more
             return backend
 
-    async def _host(self, *, task_status: TaskStatus[StateBackend]) -> None:
+    async def _host(
+        self, uploader: StateChangeUploader | OpenUploader | None, *, task_status: TaskStatus[StateBackend]
+    ) -> None:
         """Have the backend open until the follower's context is left, in whichever task it was asked for."""
-        async with promoted(self._following) as backend:
+        async with promoted(self._following, uploader) as backend:
             task_status.started(backend)
             await self._left.wait()
 

@@ -12,17 +12,20 @@ import msgspec
 
 from statebackend._backend.asked_to_open import AskedToOpen
 from statebackend._backend.assembly import Restored
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_restorable
 from statebackend._backend.tables import Tables
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._following.following import Following
-from statebackend.abc import Fallback, RestoreReport
+from statebackend.abc import Fallback, RestoreReport, StateChangeUploader
 
 
 @asynccontextmanager
-async def promoted(following: Following) -> AsyncGenerator[StateBackend]:
+async def promoted(
+    following: Following, uploader: StateChangeUploader | OpenUploader | None
+) -> AsyncGenerator[StateBackend]:
     """A backend that goes on with the state that is followed, which nobody else reads any more. As `open_backend`."""
     settings = following.primary.settings
     asked = AskedToOpen(
@@ -33,7 +36,7 @@ async def promoted(following: Following) -> AsyncGenerator[StateBackend]:
         savepoint=None,
         store=following.outer_store,
         local_stores=None,
-        uploader=None,
+        uploader=uploader,
         cache=None,
         clock=following.clock,
         observer=following.observer,

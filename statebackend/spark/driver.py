@@ -33,6 +33,7 @@ from statebackend.spark.batch_clock import BatchClock
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.frames import allow_actions, check_types, collected
 from statebackend.spark.output import Outbox, OutputFunction, call_output, rows_to_stage
+from statebackend.spark.standby import Standby
 
 BatchFunction = Callable[[DataFrame, int, StateBackend], object]
 """A user's function. If it returns an awaitable, that is awaited. With an outbox, the result is the output rows, a
@@ -48,7 +49,7 @@ _CLOCK: Final = SystemClock()
 class InDriver:
     """Runs a function, or a processor, on a backend that owns every key group.
 
-    `observer`, `store` and `uploader` go to `open_backend`.
+    `observer`, `store` and `uploader` go to `open_backend`. `standby` may have the state already.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class InDriver:
         observer: Observer | None,
         store: ObjectStore | None,
         uploader: StateChangeUploader | OpenUploader | None,
+        standby: Standby | None = None,
     ) -> None:
         self._stages_output: Final = isinstance(output, Outbox)
         self._work = work
@@ -72,19 +74,21 @@ class InDriver:
         self._observer = observer
         self._store = store
         self._uploader = uploader
+        self._standby = standby
 
     def check(self, df: DataFrame) -> None:
         """Accept any frame: the driver can process those of Spark Connect, too."""
 
     def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[StateBackend]:
         """Open the state at its newest checkpoint, or at `checkpoint_id`."""
-        return open_backend(
+        cold = open_backend(
             self._settings,
             checkpoint_id=checkpoint_id,
             store=self._store,
             uploader=self._uploader,
             observer=self._observer,
         )
+        return cold if self._standby is None else self._standby.opened(cold, is_newest=checkpoint_id is None)
 
     def apply(self, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread) -> None:
         """Run the function and commit. Raises what either raises, and `QueryStoppedError` if the query is stopped.

@@ -2,15 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from pyspark.sql import DataFrame
 
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._processing.runner import ProcessorRunner
 from statebackend.abc import Buffer
+from statebackend.errors import SettingsError
 from statebackend.ids import CheckpointId, CommitSummary, Epoch, SourceMark, StagedOutput
 from statebackend.spark.bridge import QueryThread
+
+ExecutionMode = Literal["driver", "executors"]
 
 
 class OpenedJob(Protocol):
@@ -64,3 +68,19 @@ class Execution(Protocol):
     def close(self) -> None:
         """Release what is cached between batches, other than the job. Raises nothing. May be called twice."""
         ...
+
+
+def check_place(work: object, execution: str, parallelism: int | None, *, standby: bool) -> None:
+    """Raise `SettingsError` for an execution that there is not, or that does not go with the other arguments."""
+    if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
+        raise SettingsError(
+            "set execution to 'driver' without parallelism, or to 'executors' with a number as parallelism",
+            execution=execution,
+            parallelism=parallelism,
+        )
+    if parallelism is not None and not isinstance(work, ProcessorRunner):
+        raise SettingsError(
+            "executors run a KeyedProcessor, not a function: write one, or use execution='driver'", function=work
+        )
+    if parallelism is not None and standby:
+        raise SettingsError("a driver on standby holds the state itself: use execution='driver'", execution=execution)

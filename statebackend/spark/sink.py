@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal, Self, cast, get_args
+from typing import Any, Final, Self, cast
 
 import pyspark
 from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ from statebackend.spark.advice import advise_checkpoint_files
 from statebackend.spark.batch_clock import ClockMode, batch_clock_of
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import BatchFunction, InDriver, result_of, work_of
-from statebackend.spark.execution import Execution, OpenedJob
+from statebackend.spark.execution import Execution, ExecutionMode, OpenedJob, check_place
 from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import drain, source_mark
@@ -58,9 +58,8 @@ from statebackend.spark.replay import (
     newest_marks,
     rollback_to,
 )
+from statebackend.spark.standby import Standby
 from statebackend.spark.stream_savepoints import SavepointRequests, StartFromSavepoint
-
-ExecutionMode = Literal["driver", "executors"]
 
 CLOSE_GRACE_S: Final = 1.0
 """Seconds beyond `Settings.close_timeout_s` that the sink waits for its backend to close."""
@@ -111,6 +110,8 @@ class StatefulSink:
     empty ones, too. "any" accepts every batch, and so a lost state.
     `savepoint`: start from the state that is kept under this name, with the batch after it; any other raises
     `RewindError`. Once the query has gone on from there, later starts go on from the newest commit as ever.
+    `standby`: for the driver that takes over. It follows the job from now on, in memory, and claims it with the first
+    batch. Until then nobody is fenced, and nothing is written. In the driver only.
     `observer`, `store` and `uploader` go to `open_backend`. The job can be read by `format("statebackend")` in the
     session that is active where the sink is made: see `register`. A sink serves one query at a time. It pickles without
     its state, which is opened with the first batch.
@@ -143,6 +144,7 @@ class StatefulSink:
         adopt: Adopt = False,
         first_batch_id: FirstBatch = 0,
         savepoint: str | None = None,
+        standby: bool = False,
         observer: Observer | None = None,
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
@@ -160,7 +162,7 @@ class StatefulSink:
         check_policies(on_rewind, adopt, first_batch_id)
         if not isinstance(cast("object", time_zone), str | None):
             raise SettingsError("time_zone must be the name of a zone, or left out", time_zone=repr(time_zone))
-        _check_place(work, execution, parallelism)
+        check_place(work, execution, parallelism, standby=standby)
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
@@ -171,10 +173,11 @@ class StatefulSink:
         self._requests = SavepointRequests()
         self._observer = observer
         self._outbox = output if isinstance(output, Outbox) else None
+        self._standby = Standby(settings, observer=observer, store=store, uploader=uploader) if standby else None
         place: Callable[..., Execution] = (
             partial(OnExecutors, work, parallelism=parallelism)
             if isinstance(work, ProcessorRunner) and parallelism is not None
-            else partial(InDriver, work)
+            else partial(InDriver, work, standby=self._standby)
         )
         self._has_store = store is not None
         self._execution: Final[Execution] = place(
@@ -189,6 +192,8 @@ class StatefulSink:
         self._reset()
         if store is None:
             register_in_active_session(settings)
+        if self._standby is not None:
+            self._standby.begin()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Apply one delivered batch, or recognize that it was applied. Spark calls this once per delivery.
@@ -220,8 +225,14 @@ class StatefulSink:
     def close(self) -> None:
         """Release the state, within `close_timeout_s` and two seconds. A later batch opens it again.
 
-        A batch in progress fails with `BackendClosedError` and is delivered again. May be called twice.
+        A batch in progress fails with `BackendClosedError` and is delivered again. May be called twice. A sink on
+        standby does not follow any more.
         """
+        self._release()
+        if self._standby is not None:
+            self._standby.close()
+
+    def _release(self) -> None:
         if (job := self._job) is None:
             return
         job.portal.refuse_on_loop()
@@ -351,7 +362,7 @@ class StatefulSink:
             process_portal().start(lambda: rollback_to(job.history(), delivered, self._first_batch_id)), query
         )
         _logger.warning("rolling the state back to checkpoint %s for batch %s", base, delivered.batch_id)
-        self.close()
+        self._release()
         return self._open(query, base)
 
     def _publish(self, df: DataFrame, job: OpenedJob, query: QueryThread) -> None:
@@ -378,24 +389,10 @@ class StatefulSink:
 
     def _drop_state(self) -> None:
         try:
-            self.close()
+            self._release()
         except Exception:
             _logger.warning("the state of a failed batch did not close cleanly", exc_info=True)
 
 
 async def _mark_published(job: OpenedJob, output: StagedOutput) -> None:
     job.published(output)
-
-
-def _check_place(work: ProcessorRunner | BatchFunction, execution: str, parallelism: int | None) -> None:
-    """Raise `SettingsError` for an execution that there is not, or that does not go with the other arguments."""
-    if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
-        raise SettingsError(
-            "set execution to 'driver' without parallelism, or to 'executors' with a number as parallelism",
-            execution=execution,
-            parallelism=parallelism,
-        )
-    if parallelism is not None and not isinstance(work, ProcessorRunner):
-        raise SettingsError(
-            "executors run a KeyedProcessor, not a function: write one, or use execution='driver'", function=work
-        )
