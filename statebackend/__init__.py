@@ -21,6 +21,7 @@
     sweep                           delete what no retained checkpoint needs
     savepoint, savepoints, drop_savepoint   names that keep a checkpoint
     rewrite                         give a job another number of key groups
+    erase, verify_erased            delete keys for good, and prove that nothing has them
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
 
 and rooms for those who need more:
@@ -57,6 +58,8 @@ from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.offline.erase import erase
+from statebackend._upkeep.offline.erasure_proof import verify_erased
 from statebackend._upkeep.plain_rows import read_rows
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
@@ -115,6 +118,7 @@ __all__ = [
     "__version__",
     "diff",
     "drop_savepoint",
+    "erase",
     "export",
     "follow",
     "follow_in_background",
@@ -130,6 +134,7 @@ __all__ = [
     "savepoints",
     "sweep",
     "verify",
+    "verify_erased",
     "watch",
 ]
 

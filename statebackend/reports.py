@@ -12,6 +12,8 @@
     watch       LogEntry
     follow      FollowerPosition
     rewrite     RewriteReport
+    erase       EraseReport, made of a KeyHolder for each object that still has the keys
+    verify_erased   ErasureProof, made of the same
     savepoints  SavepointInfo
     tell=...    Progress
 
@@ -26,6 +28,8 @@ from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._reading.reading_reports import Difference, ExportReport
 from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
+from statebackend._upkeep.offline.erase import EraseReport, KeyHolder
+from statebackend._upkeep.offline.erasure_proof import ErasureProof
 from statebackend._upkeep.plain_rows import Row
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
@@ -37,10 +41,13 @@ from statebackend._upkeep.verify import Damage, VerifyReport
 __all__ = [
     "Damage",
     "Difference",
+    "EraseReport",
+    "ErasureProof",
     "ExportReport",
     "FollowerPosition",
     "Inspection",
     "JobReport",
+    "KeyHolder",
     "LogEntry",
     "LogRow",
     "ObjectReport",

@@ -12,6 +12,7 @@ from statebackend._log.log_reader import LogReader
 from statebackend._log.log_writer import LogWriter
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.position import Position, Positions, check_asked
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads
 from statebackend._version import __version__
@@ -70,6 +71,11 @@ class Job:
         self._settings = settings
         self._threads = threads
         self._asked = checkpoint_id, savepoint, at_s
+
+    @property
+    def savepoints(self) -> Savepoints:
+        """The savepoints of the job."""
+        return self._positions.savepoints
 
     async def look(self) -> Position:
         """The position of the job now, for a claim to go behind. Raises as `Positions.look`."""

@@ -110,10 +110,15 @@ class CheckpointCoordinator:
                 yield commit.summary
 
     @property
+    def next_sequence(self) -> int:
+        """The sequence of the next commit. Needs a claim."""
+        assert self._writer.last is not None
+        return self._writer.last.sequence + 1
+
+    @property
     def next_key(self) -> str:
         """The key of the next commit. Needs a claim."""
-        assert self._writer.last is not None
-        return entry_key(self._writer.last.sequence + 1)
+        return entry_key(self.next_sequence)
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

@@ -6,6 +6,7 @@
     pin      := marker "-" random                              the same, while a marker is being made
     start    := marker "-" epoch                               the same; that epoch goes on from the savepoint
     floor    := "swept/" sequence                              an object of no bytes
+    erasure  := floor "-" epoch                                the same; it counts if its epoch has committed there
     probe    := "put-if-absent"                                shows whether a cloud keeps put-if-absent
     data     := directory epoch "-" number "-" random          a segment, or staged output
     sequence := 12 digits, or more                             position in the log
@@ -46,6 +47,7 @@ NAMES_PER_ATTEMPT: Final = 1_000_000
 _SAVEPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MARKER: Final = re.compile(rf"savepoints/({_SAVEPOINT_NAME.pattern})/(\d{{12,}})-([A-Za-z0-9]{{1,64}})")
 _BESIDE_MARKER: Final = re.compile(rf"({_MARKER.pattern})-(?:([0-9a-f]{{32}})|(\d{{8,18}}))")
+_ERASURE: Final = re.compile(r"swept/(\d{12,18})-(\d{8,18})")
 _DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
 _SEQUENCE_DIGITS_MAX: Final = 18  # no log is as long as that, and `int` does not read thousands of digits
 _LISTED_DIGITS: Final = len(str(ENTRIES_LISTED)) - 1
@@ -188,6 +190,25 @@ def floor_of(key: str) -> int | None:
     """The sequence that the sweep floor at `key` names, or `None` if no floor has such a key."""
     number = key.removeprefix(FLOORS)
     return int(number) if number.isdecimal() and floor_key(int(number)) == key else None
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """The object that is made before a commit which erases keys. With that commit it is a floor: see `floor_key`."""
+
+    sequence: CommitSequence
+    epoch: Epoch
+
+    @property
+    def key(self) -> str:
+        """Where it lies. An epoch makes one such commit, if any."""
+        return f"{floor_key(self.sequence)}-{self.epoch:0{_DIGITS}d}"
+
+
+def erasure_of(key: str) -> Erasure | None:
+    """The erasure at `key`, or `None` if none has such a key."""
+    match = _ERASURE.fullmatch(key)
+    found = match and Erasure(CommitSequence(int(match[1])), Epoch(int(match[2])))
+    return found if found and found.key == key else None
 
 
 # ----------------------------------------------------------------------------------------------------- data, changelogs

@@ -155,7 +155,7 @@ class Positions:
             if (spare := await self.spares.newest(end)) is not None:
                 return spare.commit, spare, None
             older = await self.log.readable(end.sequence) if self._fall_back_to_older else None
-            if older is None:
+            if older is None or older.sequence < await self.savepoints.floor():  # it has what was erased since
                 raise
             return older, None, error
 

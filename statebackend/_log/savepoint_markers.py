@@ -25,12 +25,14 @@ from statebackend._log.log_reader import LogReader
 from statebackend._log.names import (
     FLOORS,
     SAVEPOINTS,
+    Erasure,
     SavepointMarker,
     SavepointPin,
     SavepointStart,
     beside_marker,
     check_savepoint_name,
     entry_key,
+    erasure_of,
     floor_of,
     marker_of,
 )
@@ -131,10 +133,27 @@ class Savepoints:
 
         A sweep raises the floor, then looks for claims, then deletes. So a writer that asks after its claim knows what
         no sweep will touch: either it sees the floor, or the sweep sees its claim.
+
+        A commit that erases keys is a floor from the moment it exists: what is older would bring them back.
         """
         if Capability.LIST not in self._store.capabilities:
             return 0
-        return max([floor_of(info.key) or 0 async for info in self._store.list(FLOORS)], default=0)
+        keys = [info.key async for info in self._store.list(FLOORS)]
+        floor = max((floor_of(key) or 0 for key in keys), default=0)
+        for erasure in sorted(filter(None, map(erasure_of, keys)), key=lambda each: each.sequence, reverse=True):
+            if erasure.sequence > floor and await self.is_made(erasure):
+                return erasure.sequence
+        return floor
+
+    async def is_made(self, erasure: Erasure) -> bool:
+        """True if the commit that was to erase keys exists, or lies there damaged. Raises as `LogReader.load`."""
+        try:
+            entry = await self._log.load(erasure.sequence)
+        except MissingObjectError:
+            return False
+        except CorruptCommitError:
+            return True
+        return isinstance(entry, Commit) and entry.epoch == erasure.epoch
 
     async def with_id(self, checkpoint_id: CheckpointId) -> Commit | None:
         """Return the commit with that id if it is a savepoint. A store that cannot list has none."""

@@ -7,40 +7,31 @@ The commit is the switch: before it nothing of the rewrite is visible, after it 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
-import anyio
 import msgspec
 from msgspec import UNSET
 
-from statebackend._backend.assembly import upload_scheduler
-from statebackend._backend.copy_writers import OpenUploader, choose_copies
+from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.job import Job
-from statebackend._backend.stores import Primary, open_primary, open_threads
-from statebackend._changelog.scheduler import UploadScheduler
-from statebackend._checkpoint.materialization.bases import Piece, base_of, base_segment_bytes, pack
+from statebackend._checkpoint.materialization.bases import Piece, base_segment_bytes, pack
 from statebackend._checkpoint.restore import Restore
 from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
-from statebackend._log.coordinator import CheckpointCoordinator
-from statebackend._log.fresh_names import new_names
 from statebackend._log.position import Position
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import PlacedStates
-from statebackend._tasks import open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.key_group_change import regrouped, regrouped_owners
+from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
-from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader, UploadedSegment
-from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
-from statebackend.ids import Base, CheckpointId, RangeState, SnapshotResult, all_key_groups
+from statebackend.abc import Clock, ObjectStore, StateChangeUploader
+from statebackend.errors import InputError
+from statebackend.ids import Base, CheckpointId, RangeState, all_key_groups
 from statebackend.settings import Settings
-
-UNOBSERVED: Final = Observer()
 
 
 class RewriteReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,35 +88,23 @@ async def rewrite(
     `open_backend` and `StateBackend.checkpoint` do; then call it again. A failed or cancelled call leaves a claim in
     the log, and has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
     """
-    clock, commits = clock or SystemClock(), not dry_run
-    async with (
-        open_threads(settings) as threads,
-        open_primary(settings, threads, commits=commits, instead=store, clock=clock, observer=UNOBSERVED) as primary,
-    ):
-        begun_s, requests = clock.monotonic(), primary.spending.requests
-        job = Job(
-            primary.store,
-            settings,
-            threads,
-            clock=clock,
-            checkpoint_id=checkpoint_id,
-            savepoint=savepoint,
-            any_parallelism=True,
-        )
-        position, report = await _plan(job, settings, dry_run=dry_run)
+    clock = clock or SystemClock()
+    opening = open_offline(
+        settings,
+        commits=not dry_run,
+        checkpoint_id=checkpoint_id,
+        savepoint=savepoint,
+        any_parallelism=True,
+        store=store,
+        uploader=uploader,
+        clock=clock,
+    )
+    async with opening as opened:
+        begun_s, requests = clock.monotonic(), opened.primary.spending.requests
+        position, report = await _plan(opened.job, settings, dry_run=dry_run)
         if report.is_needed:
-            report = await _carry_out(
-                report,
-                settings,
-                primary=primary,
-                job=job,
-                position=position,
-                uploader=uploader,
-                threads=threads,
-                clock=clock,
-                tell=tell,
-            )
-        spent = primary.spending.since(requests)
+            report = await _carry_out(report, opened, position, tell)
+        spent = opened.primary.spending.since(requests)
     return msgspec.structs.replace(
         report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
     )
@@ -154,51 +133,29 @@ def _planned(position: Position, settings: Settings, *, dry_run: bool) -> Rewrit
     )
 
 
-async def _carry_out(
-    report: RewriteReport,
-    settings: Settings,
-    *,
-    primary: Primary,
-    job: Job,
-    position: Position,
-    uploader: StateChangeUploader | OpenUploader | None,
-    threads: WorkerThreads,
-    clock: Clock,
-    tell: Tell,
-) -> RewriteReport:
+async def _carry_out(report: RewriteReport, opened: OfflineJob, position: Position, tell: Tell) -> RewriteReport:
     """Read `position.base` and, unless it is a dry run, commit it again. Returns the report with the results."""
-    base = position.base
+    base, settings = position.base, opened.settings
     assert base is not None, "the report needs one"
-    body = job.log.take_body(base)
-    opening = open_commit(settings, primary.store, base.states, at_hand=body, threads=threads, clock=clock)
-    async with opening as (states, restore), open_tasks() as tasks:
+    body = opened.job.log.take_body(base)
+    opening = open_commit(
+        settings, opened.primary.store, base.states, at_hand=body, threads=opened.threads, clock=opened.clock
+    )
+    async with opening as (states, restore):
         once = Rewrite(
             base,
             states,
             max_parallelism=settings.max_parallelism,
             segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
-            close_timeout_s=settings.close_timeout_s,
-            threads=threads,
+            threads=opened.threads,
             tell=tell,
         )
         bytes_read = await once.read(restore)
         report = msgspec.structs.replace(report, bytes_read=bytes_read, keys=states.sizes)
         if report.dry_run:
             return report
-        copies = choose_copies(uploader, primary.store, None, settings=settings, tasks=tasks, observer=UNOBSERVED)
-        scheduler = upload_scheduler(
-            settings,
-            copies.uploader,
-            new_name=new_names(position.epoch),
-            threads=threads,
-            tasks=tasks,
-            clock=clock,
-            observer=UNOBSERVED,
-        )
-        coordinator = job.coordinator(position)
-        new_id = await once.write(coordinator, scheduler)
-        await coordinator.write_hint()
-    segments, bytes_written = once.written
+        new_id, uploads = await opened.commit(position, once.write, source=base.source)
+    segments, bytes_written = uploads.written
     return msgspec.structs.replace(report, checkpoint_id=new_id, segments=segments, bytes_written=bytes_written)
 
 
@@ -212,7 +169,6 @@ class Rewrite:
         *,
         max_parallelism: int,
         segment_bytes_max: int,
-        close_timeout_s: float,
         threads: WorkerThreads,
         tell: Tell,
     ) -> None:
@@ -220,7 +176,6 @@ class Rewrite:
         self._states = states
         self._max_parallelism = max_parallelism
         self._segment_bytes_max = segment_bytes_max
-        self._close_timeout_s = close_timeout_s
         self._tell = tell
         self._owners = regrouped_owners(
             base.ranges,
@@ -228,7 +183,6 @@ class Rewrite:
             max_parallelism,
         )
         self._threads = threads
-        self._uploaded: list[UploadedSegment] = []  # ours, until a commit may hold them
 
     async def read(self, restore: Restore) -> int:
         """Fill the states; return how many bytes were read. Raises as `Restore.run`, and for keys that are invalid."""
@@ -241,48 +195,24 @@ class Rewrite:
         report = await restore.run(self._base, owned, apply, reading(self._base, self._tell))
         return report.bytes_local + report.bytes_primary
 
-    async def write(self, coordinator: CheckpointCoordinator, scheduler: UploadScheduler) -> CheckpointId:
-        """Write the bases and commit them. Raises as `CheckpointCoordinator.commit`, and what uploading raises.
-
-        A call that fails or is cancelled before its commit was sent deletes the bases that it has written. A call that
-        is cancelled later finishes first.
-        """
-        is_sent = False
-        try:
-            bases = await self._write_bases(scheduler)
-            checkpoint_id = coordinator.next_checkpoint_id
-            snapshots = self._snapshots(checkpoint_id, coordinator, bases)
-            is_sent = True
-            await coordinator.commit(checkpoint_id, snapshots, self._base.source)
-        except BaseException as error:
-            # After the commit was sent, only these errors say that it does not exist. After any other it may hold the
-            # bases, and deleting them would damage it.
-            if not is_sent or isinstance(error, (InputError, StoreAccessError, StoreUnavailableError)):
-                with anyio.move_on_after(self._close_timeout_s, shield=True):
-                    await scheduler.discard(self._uploaded).wait()
-            raise
-        return checkpoint_id
-
-    @property
-    def written(self) -> tuple[int, int]:
-        """The number of segments written, and their bytes."""
-        return len(self._uploaded), sum(uploaded.primary.length for uploaded in self._uploaded)
-
-    async def _write_bases(self, scheduler: UploadScheduler) -> Mapping[int, list[Base]]:
-        """The bases of each owner, by its place among the owners."""
+    async def write(self, uploads: Uploads) -> Contents:
+        """Write the bases of each owner, and say what the owners would contribute if they were running."""
         bases: dict[int, list[Base]] = {place: [] for place in range(len(self._owners))}
         meter, reached = Meter("writing", self._max_parallelism, self._tell), 0
         pieces = self._pieces(self._states.snapshot().placed(frozenset(self._states.key_groups)))
         while (found := await self._threads.cpu(next, pieces, None)) is not None:
             place, piece = found
             changes = sum(frame.records for frame in piece.frames)  # before the upload, which empties the frames
-            uploaded = await scheduler.upload_alone(piece.frames)
-            self._uploaded.append(uploaded)
-            bases[place].append(base_of(piece, uploaded.primary))
+            bases[place].append(base := await uploads.base(piece))
             end = piece.key_groups[-1].last + 1
-            meter.step(end - reached, changes=changes, size_bytes=uploaded.primary.length)
+            meter.step(end - reached, changes=changes, size_bytes=base.size_bytes)
             reached = end
-        return bases
+        sizes = self._states.state_sizes() if len(self._owners) == 1 else UNSET  # only a single one knows its sizes
+        ranges = [
+            RangeState(owner.key_groups, (), tuple(bases[place]), owner.operator, sizes=sizes)
+            for place, owner in enumerate(self._owners)
+        ]
+        return Contents(ranges, self._base.states)
 
     def _pieces(self, states: PlacedStates) -> Iterator[tuple[int, Piece]]:
         """The segments to write, in the order of their key groups, each for one owner; made one at a time."""
@@ -290,20 +220,3 @@ class Rewrite:
             groups = list(owner.key_groups)
             for piece in pack(states.changes(groups), groups, segment_bytes_max=self._segment_bytes_max):
                 yield place, piece
-
-    def _snapshots(
-        self, checkpoint_id: CheckpointId, coordinator: CheckpointCoordinator, bases: Mapping[int, list[Base]]
-    ) -> list[SnapshotResult]:
-        """The snapshots that the owners would contribute if they were running. Only a single one knows its sizes."""
-        sizes = self._states.state_sizes() if len(self._owners) == 1 else UNSET
-        return [
-            SnapshotResult(
-                checkpoint_id=checkpoint_id,
-                state=RangeState(owner.key_groups, (), tuple(bases[place]), owner.operator, sizes=sizes),
-                local=False,
-                epoch=coordinator.epoch,
-                states=self._base.states,
-                base=self._base.checkpoint_id,
-            )
-            for place, owner in enumerate(self._owners)
-        ]

@@ -19,6 +19,8 @@ from statebackend._codec.plain import key_from
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.offline.erase import erase
+from statebackend._upkeep.offline.erasure_proof import verify_erased
 from statebackend._upkeep.plain_rows import read_rows
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
@@ -33,9 +35,11 @@ from statebackend.cli.picture import draw
 from statebackend.cli.progress_bar import shown
 from statebackend.cli.text import (
     all_lines,
+    erase_lines,
     escaped,
     inspection_lines,
     json_text,
+    proof_lines,
     repair_lines,
     report_lines,
     rewrite_lines,
@@ -207,6 +211,15 @@ async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
     return _show(done, rewrite_lines, options)
 
 
+async def _erase(settings: Settings, options: argparse.Namespace) -> int:
+    keys, states = [key_from(each) for each in options.key], options.state or "all"
+    if options.verify:
+        proof = await verify_erased(settings, keys, states=states)
+        return _show(proof, proof_lines, options, status=OK if proof.is_proved else DAMAGE)
+    done = await erase(settings, keys, states=states, savepoints=options.savepoints, dry_run=options.dry_run)
+    return _show(done, erase_lines, options)
+
+
 async def _savepoint(settings: Settings, options: argparse.Namespace) -> int:
     made = await savepoint(settings, options.name, checkpoint_id=options.checkpoint_id, keep_s=options.keep)
     return _show(made, lambda one: savepoint_lines([one]), options)
@@ -235,6 +248,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "diff": _diff,
     "watch": _watch,
     "rewrite": _rewrite,
+    "erase": _erase,
     "savepoint": _savepoint,
     "savepoints": _savepoints,
     "drop": _drop,

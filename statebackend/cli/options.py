@@ -50,6 +50,16 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--max-parallelism", metavar="N", type=int, required=True, help="the new number")
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
+    erasing = commands.add_parser("erase", parents=[common], help="delete keys for good; stop the stream first")
+    erasing.add_argument("key", nargs="+", help=_KEY)
+    erasing.add_argument("--state", metavar="NAME", action="append", help="only in this state; repeatable")
+    erasing.add_argument(
+        "--savepoints", choices=("refuse", "drop"), default="refuse", help="what to do if savepoints have the keys"
+    )
+    either = erasing.add_mutually_exclusive_group()
+    either.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
+    either.add_argument("--verify", action="store_true", help="only read all that is left; status 1 if it has the keys")
+
     keeping = commands.add_parser("savepoint", parents=[common], help="keep a checkpoint by a name")
     keeping.add_argument("name", help="of the savepoint")
     keeping.add_argument("--checkpoint-id", metavar="ID", type=int, help="this checkpoint, instead of the newest")

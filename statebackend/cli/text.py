@@ -10,6 +10,8 @@ from statebackend.cli.progress_bar import size
 from statebackend.ids import RestoreSource, SourceMark
 from statebackend.reports import (
     Damage,
+    EraseReport,
+    ErasureProof,
     Inspection,
     JobReport,
     LogRow,
@@ -169,6 +171,33 @@ def rewrite_lines(done: RewriteReport) -> Iterator[str]:
         f"segments, {done.requests} requests ({done.usd:.6f} USD), {done.seconds:.1f} s"
     )
     yield f"from now on, open the job with max_parallelism={done.max_parallelism}"
+
+
+def erase_lines(done: EraseReport) -> Iterator[str]:
+    """The result of an erasure or a dry run, for people. The keys are not in it."""
+    groups = ", ".join(map(str, done.key_groups))
+    yield (
+        f"job {done.job}: checkpoint {done.read_id} has {done.changes} changes of {done.keys} keys "
+        f"(key groups {groups}) in {len(done.rewritten)} objects; {size(done.bytes_read)} were read"
+    )
+    for name in done.savepoints_dropped:
+        yield f"savepoint {name} was dropped"
+    if done.checkpoint_id is not None:
+        yield f"checkpoint {done.checkpoint_id} is without them: {size(done.bytes_written)}, {done.requests} requests"
+    else:
+        yield "dry run: nothing was written" if done.dry_run else "they were erased before: nothing to do"
+    for holder in done.holders:
+        yield f"until a sweep after {_time(holder.sweepable_from_s)}: {holder.key} ({holder.reason})"
+    if done.outputs_pending:
+        yield f"output of {done.outputs_pending} batches is still to be published: it may name the keys"
+
+
+def proof_lines(proof: ErasureProof) -> Iterator[str]:
+    """The result of `erase --verify`, for people."""
+    for holder in proof.holders:
+        yield f"{holder.key}  ({holder.reason})"
+    objects = f"{proof.objects} objects, {size(proof.size_bytes)}, were read"
+    yield f"{objects}: none has the keys" if proof.is_proved else f"{objects}: {len(proof.holders)} may have the keys"
 
 
 def savepoint_lines(found: Sequence[SavepointInfo]) -> Iterator[str]:

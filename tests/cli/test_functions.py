@@ -29,6 +29,7 @@ FUNCTIONS = {
     "diff": "diff",
     "watch": "watch",
     "rewrite": "rewrite",
+    "erase": "erase",
     "savepoint": "savepoint",
     "savepoints": "savepoints",
     "drop": "drop_savepoint",
@@ -42,6 +43,7 @@ PLACES = {
 """Where a command looks its function up, if not in `commands`."""
 OPTIONS = {
     "rewrite": ["--max-parallelism", "7"],
+    "erase": ["k"],
     "drop": ["before-migration"],
     "savepoint": ["by-hand"],
     "get": ["legs", "k"],
@@ -60,6 +62,14 @@ async def rows(settings: sb.Settings) -> list[reports.Row]:
 
 async def rewrite_dry(settings: sb.Settings) -> reports.RewriteReport:
     return await sb.rewrite(msgspec.structs.replace(settings, max_parallelism=7), dry_run=True)
+
+
+async def erase_dry(settings: sb.Settings) -> reports.EraseReport:
+    return await sb.erase(settings, ["k"], savepoints="drop", dry_run=True)
+
+
+async def proof(settings: sb.Settings) -> reports.ErasureProof:
+    return await sb.verify_erased(settings, ["Nobody"])
 
 
 async def exported(settings: sb.Settings) -> reports.ExportReport:
@@ -94,6 +104,8 @@ CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, A
     (("diff", "before-migration", "13"), differences),
     (("watch", "--count", "1"), newest_entry),
     (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
+    (("erase", "k", "--savepoints", "drop", "--dry-run"), erase_dry),
+    (("erase", "Nobody", "--verify"), proof),
     (("savepoints",), sb.savepoints),
     (("savepoint", "by-hand"), savepoint_for_a_moment),
 ]

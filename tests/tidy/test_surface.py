@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 FRONT_DOOR = """
-    __version__ Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary diff drop_savepoint export
-    follow follow_in_background inspect Key ListState MapState ObjectStore Observer open_backend OperatorState Output
-    read_batches read_rows read_state ReducingState repair report RestoreReport rewrite savepoint savepoints
+    __version__ Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary diff drop_savepoint erase
+    export follow follow_in_background inspect Key ListState MapState ObjectStore Observer open_backend OperatorState
+    Output read_batches read_rows read_state ReducingState repair report RestoreReport rewrite savepoint savepoints
     Serializer Settings SourceMark StagedOutput StateBackend StateBackendError StateChangeUploader StateFollower sweep
-    Timers TimeToLive ValueState verify watch
+    Timers TimeToLive ValueState verify verify_erased watch
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
@@ -22,7 +22,8 @@ OWNERS = """
     open_download_cache
 """
 REPORTS = """
-    Damage Difference ExportReport FollowerPosition Inspection JobReport LogEntry LogRow ObjectReport Progress
+    Damage Difference EraseReport ErasureProof ExportReport FollowerPosition Inspection JobReport KeyHolder LogEntry
+    LogRow ObjectReport Progress
     RangeRow Repair RequestRate RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReason SweepReport
     VerifyReport
     size_totals

@@ -18,6 +18,7 @@ from statebackend._log.names import (
     SAVEPOINTS,
     SavepointPin,
     beside_marker,
+    erasure_of,
     floor_of,
     marker_of,
 )
@@ -81,7 +82,12 @@ async def take_inventory(
     retained: list[Commit] = []
     if end is not None:
         retained = [commit async for commit in log.branch(end, count_max=checkpoints_retained, listed=listed)]
-    pinned, known = await _judge_markers(Savepoints(store, log), objects, -1 if end is None else end.sequence)
+    savepoints, last_sequence = Savepoints(store, log), -1 if end is None else end.sequence
+    pinned, known = await _judge_markers(savepoints, objects, last_sequence)
+    erasures = await _judge_erasures(savepoints, objects, last_sequence)
+    if erasures:  # what is older than a commit that erases keys is not retained, however few there are
+        floor = await savepoints.floor()
+        retained = [commit for commit in retained if commit.sequence >= floor]
     if isinstance(end, Claim) and end.base is not None:
         # This writer has not committed yet. Until it does, nothing but its claim tells that the commit is needed.
         pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
@@ -96,6 +102,7 @@ async def take_inventory(
         known={
             **known,
             **_judge_floors(objects),
+            **erasures,
             HINT_KEY: (SweepReason.HINT, "where a search for the end begins"),
             PROBE_KEY: (SweepReason.HINT, "shows that the store keeps put-if-absent"),
         },
@@ -130,6 +137,22 @@ async def _judge_markers(
         else:
             known[beside.key] = SweepReason.ORPHAN, f"commit {marker.sequence} is no savepoint any more"
     return pinned, known
+
+
+async def _judge_erasures(savepoints: Savepoints, objects: Iterable[ObjectInfo], end: int) -> _Verdicts:
+    """Verdicts on the objects that are made before a commit which erases keys. A floor of a sweep takes their place."""
+    swept = max((floor_of(info.key) or 0 for info in objects), default=0)
+    known: _Verdicts = {}
+    for erasure in filter(None, (erasure_of(info.key) for info in objects)):
+        if erasure.sequence > end:
+            known[erasure.key] = SweepReason.LIVE, f"commit {erasure.sequence} may be about to be made"
+        elif erasure.sequence <= swept:
+            known[erasure.key] = SweepReason.SUPERSEDED, "the log was swept further since"
+        elif await savepoints.is_made(erasure):
+            known[erasure.key] = SweepReason.HINT, f"commit {erasure.sequence} erased keys that older ones have"
+        else:
+            known[erasure.key] = SweepReason.ORPHAN, f"commit {erasure.sequence} was not made with it"
+    return known
 
 
 def _judge_floors(objects: Iterable[ObjectInfo]) -> _Verdicts:

@@ -1,0 +1,137 @@
+"""Looks for keys in stored objects: in segments, and in the change sets that commits carry.
+
+An object is looked through as it lies there, whatever a commit still wants of it: a base that stands for other key
+groups now has the old entries nevertheless, and a change set that was superseded has its changes.
+"""
+
+import importlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, fetch_frames, frames_of
+from statebackend._checkpoint.materialization.bases import ranges_of
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.commit import Commit
+from statebackend._codec.segment import decode_segment
+from statebackend._log.log_reader import LogReader
+from statebackend._log.names import OUTBOX, sequence_of
+from statebackend._tables.key_groups import key_group
+from statebackend._threads import WorkerThreads
+from statebackend.abc import ObjectStore
+from statebackend.errors import CorruptSegmentError, DataError, InputError
+from statebackend.ids import Base, ChangeSetHandle, Handle, Key
+from statebackend.settings import KiB
+
+WHOLE_BYTES_MAX: Final = 128 * KiB
+"""An object of up to this size is read at once: to ask for its index and then for a few frames takes longer."""
+
+
+class WantedKeys(msgspec.Struct, frozen=True):
+    """The keys to look for, in the states with these ids, or in all."""
+
+    keys: frozenset[Key]
+    states: frozenset[int] | None = None
+
+    @classmethod
+    def of(cls, keys: Iterable[Key], states: Iterable[int] | None = None) -> "WantedKeys":
+        """Raises `InputError` for no key, and `KeyTypeError` for what cannot be one."""
+        if isinstance(keys, str | bytes):  # or each of its characters would be one
+            raise InputError("give a list of keys, not one of them", keys=keys)
+        found = list(keys)
+        for key in found:
+            key_group(key, 1)
+        if not found:
+            raise InputError("give at least one key")
+        return cls(frozenset(found), None if states is None else frozenset(states))
+
+    def groups(self, max_parallelism: int) -> frozenset[int]:
+        """The key groups of the keys in a job with so many of them."""
+        return frozenset(key_group(key, max_parallelism) for key in self.keys)
+
+    def are_in(self, changes: Changes) -> Any:
+        """For each change whether it is of one of the keys: an array of bools."""
+        if self.states is not None and changes.state_id not in self.states:
+            return np.zeros(changes.records, dtype=np.bool_)
+        keys = changes.keys if isinstance(changes, KeyedChanges) else _columns().keys_in(changes)
+        return np.fromiter((key in self.keys for key in keys), dtype=np.bool_, count=changes.records)
+
+    def count(self, parts: Iterable[Changes]) -> int:
+        """How many of these changes are of one of the keys."""
+        return sum(int(self.are_in(each).sum()) for each in parts)
+
+    def without(self, parts: Iterable[Changes]) -> Iterator[Changes]:
+        """These changes without those of the keys, in the same order."""
+        for each in parts:
+            kept = np.flatnonzero(~self.are_in(each))
+            if len(kept) == each.records:
+                yield each
+            elif len(kept):
+                yield each.taken(kept)
+
+
+def _columns() -> Any:
+    """The module that reads columns, which needs an extra."""
+    return importlib.import_module("statebackend._state.columnar.plain_columns")
+
+
+class KeySearch:
+    """Looks for `wanted` in the objects of `store`: one job's part of its primary, or local copies of it."""
+
+    def __init__(self, store: ObjectStore, log: LogReader, wanted: WantedKeys, threads: WorkerThreads) -> None:
+        self._store = store
+        self._log = log
+        self._wanted = wanted
+        self._threads = threads
+        self.bytes_read = 0
+
+    async def count(self, key: str, size_bytes: int, groups: Collection[int] | None = None) -> int | None:
+        """How many changes of the keys the object has. `None` if it cannot be known: a RocksDB file, or a damaged one.
+
+        `groups`: their key groups, if it is known of how many the object was made: then other frames are not read.
+        Raises what the store raises, `ObjectNotFoundError` included.
+        """
+        if key.startswith(OUTBOX):  # rows of output, under no key
+            return 0
+        if (sequence := sequence_of(key)) is not None:
+            return await self._count_carried(sequence, key)
+        try:
+            if groups is None or size_bytes <= WHOLE_BYTES_MAX:
+                data = await self._store.get(key)
+                self.bytes_read += len(data)
+                return await self._threads.cpu(self._count_whole, data, key)
+            base = Base(Handle(key, 0, size_bytes, 0), ranges_of(groups))
+            found = await BaseRead(base).find_frames(self._store)
+            views = await fetch_frames(self._store, found)
+            self.bytes_read += sum(map(len, views))
+            return await self._threads.cpu(self._count_frames, views, found)
+        except CorruptSegmentError:
+            return None
+
+    async def _count_carried(self, sequence: int, key: str) -> int | None:
+        data = await self._store.get(key)
+        self.bytes_read += len(data)
+        try:
+            entry = await self._log.load(sequence, body=data)
+        except DataError:
+            return None
+        handles = carried_by(entry, key) if isinstance(entry, Commit) else ()
+        if not handles:
+            return 0
+        read = SegmentRead(handles[0].segment, tuple(handles))
+        return await self._threads.cpu(self._count_frames, frames_of(data, read), read)
+
+    def _count_whole(self, data: bytes, name: str) -> int:
+        return sum(self._wanted.count(changes) for _, changes in decode_segment(data, name))
+
+    def _count_frames(self, views: Sequence[memoryview], read: SegmentRead) -> int:
+        return self._wanted.count(changes_of(views, read.change_sets, read.key_groups))
+
+
+def carried_by(commit: Commit, key: str) -> Sequence[ChangeSetHandle]:
+    """The change sets of a commit that lie in the object at `key`, each once."""
+    found = (handle for part in commit.ranges for handle in part.changelog if handle.segment.key == key)
+    return list(dict.fromkeys(found))
