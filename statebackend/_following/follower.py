@@ -194,6 +194,7 @@ async def follow(
     every_s: float = LOOK_EVERY_S,
     max_staleness_s: float | None = None,
     wait: bool = False,
+    pin: bool = False,
     store: ObjectStore | None = None,
     clock: Clock | None = None,
     observer: Observer | None = None,
@@ -209,7 +210,8 @@ async def follow(
     for a new commit `every_s` seconds. Its settings are those of the job; `max_parallelism` is taken from the commit.
 
     `key_groups`: follow these alone. `max_staleness_s`: reads raise `StaleError` when their answer may be older.
-    `wait`: wait for a job that has no commit yet, which is refused otherwise. `store`, `clock`, `observer`: as for
+    `wait`: wait for a job that has no commit yet, which is refused otherwise. `pin`: keep a commit from sweeps while it
+    is read; this does write, a pin for that time, and needs the rights to. `store`, `clock`, `observer`: as for
     `open_backend`.
 
     Raises `InputError` if there is no checkpoint, and as a restore. Later errors end nothing: they are told by
@@ -222,6 +224,7 @@ async def follow(
             primary,
             key_groups=key_groups,
             every_s=every_s,
+            pin=pin,
             outer_store=store,
             clock=clock or SystemClock(),
             observer=Observers(observer or Observer()),

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Final
 
 import anyio
@@ -13,6 +13,7 @@ from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._following.chain import added_by
 from statebackend._following.followed_state import StateAtCommit, open_followed
 from statebackend._following.log_steps import LogSteps, in_time
+from statebackend._following.pins import pinned
 from statebackend._following.position import FollowedSoFar, FollowerPosition, KnownMoment
 from statebackend._log.position import FoundCommit, Position
 from statebackend._upkeep.job_primary import JobPrimary
@@ -39,6 +40,7 @@ class Following:
         *,
         key_groups: KeyGroupRange | None,
         every_s: float,
+        pin: bool,
         outer_store: ObjectStore | None,
         clock: Clock,
         observer: Observer,
@@ -54,6 +56,7 @@ class Following:
         self._key_groups = key_groups
         self._claimed = Epoch(0)  # by the last claim that was read
         self._every_s = every_s
+        self._pin = pin
         self._steps = LogSteps(primary, clock)
         self._opened: AbstractAsyncContextManager[tuple[StateAtCommit, RestoreReport]] | None = None
         self._fresh: KnownMoment | None = None
@@ -310,7 +313,8 @@ class Following:
         else:
             at_hand = self.primary.log.take_body(base)
         opening = open_followed(self.primary, FoundCommit(base, at_hand), self._key_groups, self.clock)
-        state, report = await opening.__aenter__()
+        async with pinned(self.primary, base) if self._pin else nullcontext():
+            state, report = await opening.__aenter__()
         former, self._opened = self._opened, opening
         try:
             while self._holds:  # somebody reads the former one
