@@ -8,6 +8,8 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 from statebackend._following.follower import StateFollower, follow
 from statebackend._following.position import FollowerPosition
 from statebackend._portal import OpenContext, Portal
+from statebackend._tasks import HomeProcess
+from statebackend.errors import ForkedProcessError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,7 +21,8 @@ class BackgroundFollower:
     def __init__(self, portal: Portal, held: OpenContext[StateFollower]) -> None:
         self._portal: Final = portal
         self._held: Final = held
-        self._close = weakref.finalize(self, _close, portal, held)
+        self._home: Final = HomeProcess()
+        self._close = weakref.finalize(self, _close, portal, held, self._home)
 
     @property
     def position(self) -> FollowerPosition:
@@ -34,6 +37,7 @@ class BackgroundFollower:
         It runs on the follower's thread: return plain values, and be quick. Raises what it raises, `StaleError` where
         the answer may be older than `max_staleness_s`, and `BackendClosedError` after `close`.
         """
+        self._home.check()
 
         async def asked() -> T:
             follower = self._held.result()
@@ -46,6 +50,7 @@ class BackgroundFollower:
         self, *, batch_id: int | None = None, checkpoint_id: int | None = None, timeout_s: float = 10.0
     ) -> FollowerPosition:
         """As `StateFollower.wait_for`."""
+        self._home.check()
 
         async def waited() -> FollowerPosition:
             return await self._held.result().wait_for(
@@ -55,7 +60,11 @@ class BackgroundFollower:
         return self._portal.call(waited)
 
     def close(self) -> None:
-        """End the thread. Twice is fine; a follower that is not used any more is closed by itself."""
+        """End the thread. Twice is fine; a follower that is not used any more is closed by itself.
+
+        A process that was forked has no such thread: there it does nothing, and everything else raises
+        `ForkedProcessError`.
+        """
         self._close()
 
     def __enter__(self) -> Self:
@@ -92,7 +101,11 @@ def follow_in_background(*arguments: Any, **options: Any) -> BackgroundFollower:
     return BackgroundFollower(portal, held)
 
 
-def _close(portal: Portal, held: OpenContext[StateFollower]) -> None:
+def _close(portal: Portal, held: OpenContext[StateFollower], home: HomeProcess) -> None:
+    try:
+        home.check()
+    except ForkedProcessError:
+        return
     try:
         held.close()
     finally:

@@ -148,8 +148,7 @@ class StateFollower(FollowedStates, Reads):
 
     def read_states(self) -> tuple[KeyedStates, object]:
         """The states to read in, and the commit that they are of."""
-        if self._closed is not None:
-            self._check_usable()
+        self._check_usable()
         if self._max_staleness_s is not None:
             self._check_fresh(self._max_staleness_s)
         state = self._following.state

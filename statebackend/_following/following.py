@@ -12,7 +12,7 @@ import msgspec
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._following.chain import added_by
 from statebackend._following.followed_state import StateAtCommit, open_followed
-from statebackend._following.log_steps import LogSteps, in_time
+from statebackend._following.log_steps import ANSWER_S, LogSteps, in_time
 from statebackend._following.pins import pinned
 from statebackend._following.position import FollowedSoFar, FollowerPosition, KnownMoment
 from statebackend._log.position import FoundCommit, Position
@@ -27,6 +27,8 @@ WAITED_EVERY_S: Final = 0.1
 """The pause between two looks while somebody waits for a commit."""
 PAUSES_MAX: Final = 32
 """How many times as long the pause may get, where the newest commit cannot be read: each time it reads a lot."""
+PATIENCE_MAX: Final = 5
+"""How many times the time to read the changes of a commit is doubled, where they did not come in time."""
 SWEPT_MAX: Final = 5
 """Times that a newest commit may be swept while it is read, before that is a problem to be told."""
 
@@ -232,7 +234,8 @@ class Following:
             if isinstance(handles, str):
                 return handles
             try:
-                changes = await state.read(handles, bodies)
+                patience = 2 ** min(self._failures, PATIENCE_MAX)  # it may be that there is much to read
+                changes = await in_time(state.read(handles, bodies), ANSWER_S * patience)
             except MissingObjectError:
                 return "a sweep was faster"
             if changes is None:

@@ -132,8 +132,8 @@ class LogSteps:
         return await self._primary.log.load(sequence, body=body), body
 
 
-async def in_time(call: Awaitable[T]) -> T:
-    """Await a call to the store. Raises `StoreUnavailableError` where it takes longer than `ANSWER_S`."""
-    with anyio.move_on_after(ANSWER_S):
+async def in_time(call: Awaitable[T], timeout_s: float = ANSWER_S) -> T:
+    """Await a call to the store. Raises `StoreUnavailableError` where it takes longer."""
+    with anyio.move_on_after(timeout_s):
         return await call
-    raise StoreUnavailableError("the store did not answer in time", timeout_s=ANSWER_S)
+    raise StoreUnavailableError("the store did not answer in time", timeout_s=timeout_s)

@@ -117,6 +117,50 @@ async def owner(directory: Path) -> dict[str, str]:
     return found
 
 
+async def committed(settings: sb.Settings) -> None:
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("n", int)["k"] = 1
+        await backend.checkpoint(1)
+
+
+async def follower(directory: Path) -> dict[str, str]:
+    """A follower, whose memory the child has, and whose loop it has not."""
+    settings = settings_of(directory)
+    await committed(settings)
+    async with sb.follow(settings) as followed:
+        values = followed.value_state("n", int)
+
+        async def read() -> None:
+            values["k"]
+
+        found = forked(
+            lambda: {
+                "read": outcome(read),
+                "wait": outcome(lambda: followed.wait_for(batch_id=1)),
+                "promote": outcome(followed.promote),
+            }
+        )
+        assert values["k"] == 1
+    return found
+
+
+def background(directory: Path) -> dict[str, str]:
+    """A follower on a thread of the parent's: the child would wait for it for ever."""
+    settings = settings_of(directory)
+    asyncio.run(committed(settings))
+    with sb.follow_in_background(settings) as followed:
+
+        async def ask() -> None:
+            followed.ask(lambda each: each.position)
+
+        async def close() -> None:
+            followed.close()
+
+        found = forked(lambda: {"ask": outcome(ask), "close": outcome(close)})
+        assert followed.position.checkpoint_id == 1
+    return found
+
+
 async def cache(directory: Path) -> dict[str, str]:
     """A download cache, whose files are the parent's."""
     settings = settings_of(directory, cache_dir=str(directory / "cache"))
@@ -195,6 +239,7 @@ SCENARIOS: Final[dict[str, Callable[[Path], Awaitable[dict[str, str]]]]] = {
     "heap, inline": lambda directory: whole_job(directory, inline_bytes_max=65536),
     "owner": owner,
     "cache": cache,
+    "follower": follower,
     "rocksdb after heap": lambda directory: opens_anew(directory, table="rocksdb", before="heap"),
     # From here on this process has used RocksDB.
     "heap after rocksdb": lambda directory: opens_anew(directory, table="heap", before="rocksdb"),
@@ -210,5 +255,6 @@ async def _main() -> dict[str, dict[str, str]]:
 
 if __name__ == "__main__":
     told = asyncio.run(_main())
+    told["background"] = background(Path(sys.argv[1], "background"))
     told["exits"] = exits(Path(sys.argv[1], "exits"))
     print(json.dumps(told))

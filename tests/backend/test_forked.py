@@ -34,6 +34,8 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
         ("rocksdb", REFUSED),
         ("owner", {"snapshot": "spawn", "commit": "spawn"}),
         ("cache", {"get": "spawn", "directories": "1"}),
+        ("follower", {"read": "spawn", "wait": "spawn", "promote": "spawn"}),
+        ("background", {"ask": "spawn", "close": "done"}),
         ("rocksdb after rocksdb", {"open": "spawn"}),
         ("heap after rocksdb", {"open": "done"}),
         ("rocksdb after heap", {"open": "done"}),
