@@ -124,12 +124,15 @@ def programs(session: nox.Session) -> None:
 def models(session: nox.Session) -> None:
     """Every kind of state against dictionaries, and 200 kills: `nox -s models -- --minutes 60 --kills 1000`.
 
-    And the long form of the kills of ranges, with timers of those that are idle.
+    And the long form of the kills of ranges, with timers of those that are idle, and of drivers with a follower as the
+    heir.
     """
     session.install("-e", ".[test]")
     session.run("python", "-m", "tests.models", *session.posargs)
     killed = sorted(str(path) for path in Path("tests/ranges").glob("test_killed*.py"))
     session.run("python", "-m", "pytest", *killed, *NO_TIME_LIMIT, env={"STATEBACKEND_RANGE_BATCHES": "300"})
+    heirs = ("tests/following/test_heirs.py", "-s", *NO_TIME_LIMIT)
+    session.run("python", "-m", "pytest", *heirs, env={"STATEBACKEND_HEIRS": "300"})
 
 
 @nox.session

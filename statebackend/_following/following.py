@@ -307,6 +307,10 @@ class Following:
                 return True
         raise AssertionError("it returns or raises")
 
+    def opening(self, found: FoundCommit) -> AbstractAsyncContextManager[tuple[StateAtCommit, RestoreReport]]:
+        """As `open_followed`, of what is followed."""
+        return open_followed(self.primary, found, self._key_groups, self.clock)
+
     async def _take_over(self, position: Position, moment: KnownMoment) -> None:
         base, end = position.base, position.end
         assert base is not None
@@ -315,7 +319,7 @@ class Following:
             at_hand: Mapping[str, bytes] = {spare.key: spare.body}
         else:
             at_hand = self.primary.log.take_body(base)
-        opening = open_followed(self.primary, FoundCommit(base, at_hand), self._key_groups, self.clock)
+        opening = self.opening(FoundCommit(base, at_hand))
         async with pinned(self.primary, base) if self._pin else nullcontext():
             state, report = await opening.__aenter__()
         former, self._opened = self._opened, opening

@@ -5,6 +5,7 @@ found; then Spin visits the model in Promela, and must find each rule that is le
 """
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -49,7 +50,12 @@ def main() -> None:
     parser.add_argument("--record", type=Path, metavar="FILE", help="write what came of it there")
     arguments = parser.parse_args()
     begun, table = time.monotonic(), list[Row]()
-    with ProcessPoolExecutor(arguments.jobs, max_tasks_per_child=1) as pool:  # memory: of one scenario
+    with ProcessPoolExecutor(
+        arguments.jobs,
+        max_tasks_per_child=1,  # memory: of one scenario
+        initializer=logging.disable,
+        initargs=(logging.WARNING,),
+    ) as pool:
         for row in rows(pool, arguments):
             table.append(row)
             print(*row, sep=" | ", flush=True)

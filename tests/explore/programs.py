@@ -5,15 +5,18 @@ which batches are in it: its own, or, where a base takes their place, all up to 
 """
 
 from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 from statebackend._backend.job import Job
 from statebackend._checkpoint.lineage import extended, lineage_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit, decode_entry
+from statebackend._following.following import Following
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.fresh_names import new_names, new_stamp
 from statebackend._log.log_reader import LogReader
-from statebackend._log.position import Positions
+from statebackend._log.position import FoundCommit, Position, Positions
 from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.log_sweep import Sweep
 from statebackend._ranges.contribution import Contribution, combine
@@ -21,6 +24,7 @@ from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._reading.feed import stretch_after
 from statebackend._reading.opened_state import told_if_swept
 from statebackend._upkeep.job_primary import JobPrimary
+from statebackend.abc import Observer, RestoreReport
 from statebackend.errors import (
     CheckpointNotFoundError,
     FencedError,
@@ -40,6 +44,7 @@ from statebackend.ids import (
     SequenceNumber,
     SnapshotResult,
     SourceMark,
+    all_key_groups,
 )
 from statebackend.spark.replay import FirstBatch, Step, decide, newest_marks
 from tests.at_work import plenty
@@ -88,42 +93,135 @@ def drive(
     """
 
     async def run(process: Process) -> None:
-        job = Job(process.store, SETTINGS, THREADS, clock=process, checkpoint_id=checkpoint_id)  # type: ignore[arg-type]
+        job = _job(process, checkpoint_id)
         try:
             position = await job.claim(await job.look())
             coordinator = job.coordinator(position)
-            assert position.claim is not None
-            process.tell(("opened", position.claim.sequence, position.claim.stamp))
+            _tell_opened(process, position)
             content: dict[KeyGroupRange, bytes] = {}
             if coordinator.base is not None and restores:
                 for part in coordinator.base.ranges:
                     content[part.key_groups] = await _read(process, part)
-            first = await process.ask(OFFSETS)
-            goes_on: FirstBatch = 0 if checkpoint_id is None else "any"  # to go back is to accept what is missing
-            new_name = new_names(coordinator.epoch)
-            for batch in range(first, first + batches):
-                mark = SourceMark(QUERY, batch)
-                marks = await newest_marks(coordinator.history(), QUERY, adopt=False)
-                if decide(mark, marks, on_rewind="fail", adopt=False, first_batch_id=goes_on) is Step.PROCESS:
-                    owner = OWNERS[batch % 2]
-                    content[owner] = content.get(owner, b"") + b"%d " % batch
-                    body = content[owner] if merges else b"%d " % batch
-                    handle = _handle(f"segments/{new_name()}", body, owner)
-                    await process.store.put(handle.segment.key, (body,))
-                    contribution = _contribution(coordinator, owner, handle, merges=merges)
-                    snapshots, frames = combine(
-                        [contribution],
-                        coordinator.base,
-                        OWNERS,
-                        checkpoint_id=coordinator.next_checkpoint_id,
-                        epoch=coordinator.epoch,
-                    )
-                    checkpoint = coordinator.next_checkpoint_id
-                    committed = await coordinator.commit(checkpoint, snapshots, mark, inline=frames)
-                    process.tell(("committed", committed.commit.sequence, committed.commit.stamp, batch))
-                process.tell(("acknowledged", batch, coordinator.base and coordinator.base.sequence))
+            # To go back is to accept what is missing.
+            goes_on: FirstBatch = 0 if checkpoint_id is None else "any"
+            await _commit(process, coordinator, content, batches, goes_on, merges=merges)
             if leaves:
                 await coordinator.write_hint()
+        except STOPPED as error:
+            process.tell(("stopped", type(error).__name__))
+        except MissingObjectError:
+            process.tell(("missed", None))
+
+    return run
+
+
+async def _commit(
+    process: Process,
+    coordinator: CheckpointCoordinator,
+    content: dict[KeyGroupRange, bytes],
+    batches: int,
+    goes_on: FirstBatch,
+    *,
+    merges: bool,
+) -> None:
+    """Commit so many batches as Spark delivers them, to the content that is in memory."""
+    first = await process.ask(OFFSETS)
+    new_name = new_names(coordinator.epoch)
+    for batch in range(first, first + batches):
+        mark = SourceMark(QUERY, batch)
+        marks = await newest_marks(coordinator.history(), QUERY, adopt=False)
+        if decide(mark, marks, on_rewind="fail", adopt=False, first_batch_id=goes_on) is Step.PROCESS:
+            owner = OWNERS[batch % 2]
+            content[owner] = content.get(owner, b"") + b"%d " % batch
+            body = content[owner] if merges else b"%d " % batch
+            handle = _handle(f"segments/{new_name()}", body, owner)
+            await process.store.put(handle.segment.key, (body,))
+            contribution = _contribution(coordinator, owner, handle, merges=merges)
+            snapshots, frames = combine(
+                [contribution],
+                coordinator.base,
+                OWNERS,
+                checkpoint_id=coordinator.next_checkpoint_id,
+                epoch=coordinator.epoch,
+            )
+            committed = await coordinator.commit(coordinator.next_checkpoint_id, snapshots, mark, inline=frames)
+            process.tell(("committed", committed.commit.sequence, committed.commit.stamp, batch))
+        process.tell(("acknowledged", batch, coordinator.base and coordinator.base.sequence))
+
+
+class _Batches(NamedTuple):
+    """Stands for decoded changes."""
+
+    owner: KeyGroupRange
+    body: bytes
+    records: int = 1
+
+
+class _BatchesAtCommit:
+    """Stands for the state that a follower holds: what it has read, to be brought forward."""
+
+    def __init__(self, process: Process, commit: Commit) -> None:
+        self.commit = commit
+        self.content: dict[KeyGroupRange, bytes] = {}
+        self.key_groups = all_key_groups(2)
+        self.applied_at_s = 0.0
+        self._process = process
+
+    async def read(self, handles: Sequence[ChangeSetHandle], _: object) -> Sequence[_Batches]:
+        return [_Batches(each.key_groups, await _get(self._process, each)) for each in handles]
+
+    async def advance(self, changes: Sequence[_Batches], commit: Commit, may_go_on: Any) -> None:
+        await may_go_on()
+        for each in changes:
+            self.content[each.owner] = self.content.get(each.owner, b"") + each.body
+        self.commit = commit
+
+
+class _Follower(Following):
+    """Follows objects whose bytes say which batches are in them."""
+
+    @asynccontextmanager
+    async def opening(self, found: FoundCommit) -> Any:
+        state = _BatchesAtCommit(self.clock, found.commit)  # type: ignore[arg-type]
+        for part in found.commit.ranges:
+            state.content[part.key_groups] = await _read(self.clock, part)  # type: ignore[arg-type]
+        yield state, RestoreReport(found.commit.checkpoint_id, found.commit.sequence, 0, 0, 0, 0, 0, 0.0, ())
+
+
+def inherit(looks: int, batches: int) -> Program:
+    """A follower: looks so many times, says what it has when a look has found nothing, takes over, and commits."""
+
+    async def run(process: Process) -> None:
+        following = _Follower(
+            JobPrimary(SETTINGS, process.store, Positions(process.store, _log(process)), THREADS),  # type: ignore[arg-type]
+            key_groups=None,
+            every_s=1.0,
+            pin=False,
+            outer_store=None,
+            clock=process,  # type: ignore[arg-type]
+            observer=Observer(),
+        )
+        job = _job(process)
+
+        def read() -> None:
+            commit, content = following.state.commit, following.state.content  # type: ignore[attr-defined]
+            process.tell(
+                ("read", commit.sequence, b"".join(content.get(part.key_groups, b"") for part in commit.ranges))
+            )
+
+        try:
+            await following.open(wait=False)
+            for _ in range(looks):
+                process.tell(("looks", None))
+                if not await following.step():
+                    process.tell(("saw", following.state.commit.sequence))
+                read()
+            position = await job.claim(await job.look())
+            _tell_opened(process, position)
+            await following.catch_up(position.base)
+            read()
+            content = following.state.content  # type: ignore[attr-defined]
+            await _commit(process, job.coordinator(position), content, batches, 0, merges=True)
         except STOPPED as error:
             process.tell(("stopped", type(error).__name__))
         except MissingObjectError:
@@ -236,14 +334,24 @@ def _log(process: Process) -> LogReader:
     return LogReader(process.store, JOB, THREADS)  # type: ignore[arg-type]
 
 
+def _job(process: Process, checkpoint_id: int | None = None) -> Job:
+    return Job(process.store, SETTINGS, THREADS, clock=process, checkpoint_id=checkpoint_id)  # type: ignore[arg-type]
+
+
+def _tell_opened(process: Process, position: Position) -> None:
+    assert position.claim is not None
+    process.tell(("opened", position.claim.sequence, position.claim.stamp))
+
+
 async def _read(process: Process, part: RangeState) -> bytes:
-    parts: list[bytes] = []
-    for handle in part.changelog:
-        try:
-            parts.append(await process.store.get(handle.segment.key))
-        except ObjectNotFoundError as error:
-            raise MissingObjectError("gone", object=handle.segment.key) from error
-    return b"".join(parts)
+    return b"".join([await _get(process, handle) for handle in part.changelog])
+
+
+async def _get(process: Process, handle: ChangeSetHandle) -> bytes:
+    try:
+        return await process.store.get(handle.segment.key)
+    except ObjectNotFoundError as error:
+        raise MissingObjectError("gone", object=handle.segment.key) from error
 
 
 def _contribution(

@@ -11,6 +11,11 @@ from unittest.mock import patch
 
 from statebackend._backend.job import Job
 from statebackend._codec.commit import Claim
+from statebackend._following import following
+from statebackend._following.chain import added_by
+from statebackend._following.following import Following
+from statebackend._following.log_steps import Found, LogSteps
+from statebackend._following.position import KnownMoment
 from statebackend._log.log_reader import LogReader
 from statebackend._log.log_writer import LogWriter
 from statebackend._log.savepoint_markers import Savepoints
@@ -19,7 +24,7 @@ from statebackend._reading import feed
 from statebackend.spark.replay import Step
 from tests.explore import programs
 from tests.explore.judging import ACKNOWLEDGED, NO_GOING_BACK, ONE, SWEPT, TWICE, WHOLE_STATES
-from tests.explore.programs import drive, follow, keep, one_after_the_other, sweep
+from tests.explore.programs import drive, follow, inherit, keep, one_after_the_other, sweep
 from tests.explore.protocol import Scenario, Slot
 
 OLD = ((drive(2, merges=True), 0), (drive(1, merges=True), 2))
@@ -42,6 +47,7 @@ BACK = Slot("driver that goes back", drive(1, checkpoint_id=1), is_driver=True)
 SWEEP, SWEEP2 = Slot("sweep", sweep(), deletes=True), Slot("other sweep", sweep(), deletes=True)
 READER = Slot("reader", follow(2))
 KEEPER = Slot("keeper", keep("k", 2))
+HEIR = Slot("follower that takes over", inherit(2, 1), is_driver=True)
 
 DRIVERS = Scenario(
     "two drivers, answers lost and late, one is started again", (A2, B2), lost=1, late=1, restarts=1, switches=4
@@ -60,9 +66,22 @@ TIRED = Scenario(
     hours=1,
     switches=1,
 )
+INHERITING = Scenario(
+    "a follower takes over from a driver, beside a sweep, and an answer is lost",
+    (A2, HEIR, SWEEP),
+    before=OLD,
+    lost=1,
+    switches=3,
+)
+INHERITING_BACK = Scenario(
+    "a follower takes over, beside a driver that goes back", (BACK, HEIR), before=OLD, lost=1, switches=4
+)
 AGAIN = Scenario("a driver is started again and again, answers are lost", (A2,), lost=2, restarts=2)
 RACE = Scenario("two drivers on a job that has commits", (A, B), before=OLD[:1])
-LARGE = (DRIVERS, SLEEPER, OPENING, GOING_BACK, FOLLOWING, KEEPING, TIRED, AGAIN, RACE)
+LARGE = (
+    *(DRIVERS, SLEEPER, OPENING, GOING_BACK, FOLLOWING, KEEPING, TIRED, AGAIN, RACE),
+    *(INHERITING, INHERITING_BACK),
+)
 
 SMALL_AGAIN = replace(AGAIN, name="a driver is started again, an answer is lost", slots=(A,), lost=1, restarts=1)
 SMALL_OPENING = replace(
@@ -71,7 +90,18 @@ SMALL_OPENING = replace(
 SMALL_GOING_BACK = replace(GOING_BACK, slots=GOING_BACK.slots[:2], switches=1)
 SMALL_FOLLOWING = replace(FOLLOWING, name="a reader that follows a driver", slots=FOLLOWING.slots[:2], switches=2)
 SMALL_KEEPING = replace(KEEPING, slots=KEEPING.slots[:2], switches=1)
-SMALL = (RACE, SMALL_AGAIN, SMALL_OPENING, SMALL_GOING_BACK, SMALL_FOLLOWING, SMALL_KEEPING)
+SMALL_INHERITING = replace(
+    INHERITING,
+    name="a follower takes over from a driver, and an answer is lost",
+    slots=INHERITING.slots[:2],
+    before=OLD[:1],
+    switches=2,
+)
+SMALL_INHERITING_BACK = replace(INHERITING_BACK, switches=2)
+SMALL = (
+    *(RACE, SMALL_AGAIN, SMALL_OPENING, SMALL_GOING_BACK, SMALL_FOLLOWING, SMALL_KEEPING),
+    *(SMALL_INHERITING, SMALL_INHERITING_BACK),
+)
 
 
 @dataclass(frozen=True)
@@ -137,6 +167,19 @@ async def _floor_of_nothing(_: Any) -> int:
     return 0
 
 
+_look = LogSteps.look
+
+
+async def _look_for_nothing(steps: LogSteps) -> Found:
+    found = await _look(steps)
+    return Found(fresh=KnownMoment(steps._clock)) if found.entries else found
+
+
+def _added_by_all(*arguments: Any) -> Any:
+    found = added_by(*arguments)
+    return () if isinstance(found, str) else found
+
+
 MUTANTS: Sequence[Mutant] = (
     Mutant(ONE, "an entry that lies in our place is taken for ours", RACE, LogWriter, "_settle", _settle_claims_only),
     Mutant(
@@ -147,6 +190,13 @@ MUTANTS: Sequence[Mutant] = (
     Mutant(SWEPT, "no look for claims before the deletion", SMALL_GOING_BACK, SweepRequests, "wanted_again", _nothing),
     Mutant(SWEPT, "a savepoint without a look at the floor", SMALL_KEEPING, Savepoints, "floor", _floor_of_nothing),
     Mutant(NO_GOING_BACK, "the hint is not read again", SMALL_OPENING, LogReader, "end", _end_without_looking_again),
+    Mutant(ACKNOWLEDGED, "an heir does not catch up", SMALL_INHERITING, Following, "catch_up", _nothing),
+    Mutant(
+        NO_GOING_BACK, "a follower is fresh whatever it finds", SMALL_INHERITING, LogSteps, "look", _look_for_nothing
+    ),
+    Mutant(
+        WHOLE_STATES, "a follower applies whatever comes", SMALL_INHERITING_BACK, following, "added_by", _added_by_all
+    ),
 )
 LONG_MUTANTS: Sequence[Mutant] = (
     Mutant(

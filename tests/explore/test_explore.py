@@ -16,6 +16,7 @@ from tests.explore.scenarios import MUTANTS, RACE, SMALL, SMALL_AGAIN, SMALL_OPE
 from tests.explore.search import visit
 from tests.explore.spin import BREAKS
 
+pytestmark = pytest.mark.usefixtures("quiet")
 STATES_MAX = 20_000
 
 
