@@ -1,16 +1,17 @@
 """The arguments of an opening, checked; and a state that it may go on from in place of restoring one."""
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol, TypedDict
 
 from statebackend._backend.assembly import Restored
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.tables import Tables
 from statebackend._cache.download_cache import DownloadCache
+from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.moments import Moment, moment_s
+from statebackend._observers import Observers
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
@@ -29,25 +30,58 @@ class Warm(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class AskedToOpen:
-    """The arguments of one call of `open_backend`. `warm`: a state that is held already, to go on from."""
+class HowToOpen(TypedDict, total=False):
+    """The keywords of `open_backend`, which says what they mean, for a whole job as for an owner of a part."""
 
-    settings: Settings
-    _: KW_ONLY
-    key_groups: KeyGroupRange | None
-    owners: Sequence[KeyGroupRange] | None
     checkpoint_id: int | None
     savepoint: str | None
-    at: Moment | None = None
+    at: Moment | None
     store: ObjectStore | None
     local_stores: Sequence[ObjectStore] | None
     uploader: StateChangeUploader | OpenUploader | None
     cache: DownloadCache | None
-    clock: Clock
-    observer: Observer
-    read_only: bool = False
-    warm: Warm | None = None
+    clock: Clock | None
+    observer: Observer | None
+    read_only: bool
+
+
+class AskedToOpen:
+    """The arguments of one call of `open_backend`. `warm`: a state that is held already, to go on from."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        key_groups: KeyGroupRange | None = None,
+        owners: Sequence[KeyGroupRange] | None = None,
+        checkpoint_id: int | None = None,
+        savepoint: str | None = None,
+        at: Moment | None = None,
+        store: ObjectStore | None = None,
+        local_stores: Sequence[ObjectStore] | None = None,
+        uploader: StateChangeUploader | OpenUploader | None = None,
+        cache: DownloadCache | None = None,
+        clock: Clock | None = None,
+        observer: Observer | None = None,
+        read_only: bool = False,
+        warm: Warm | None = None,
+    ) -> None:
+        """Raises `SettingsError` if the arguments contradict each other, `InputError` for what is no key group."""
+        self.settings: Final = settings
+        self.key_groups: Final = key_groups
+        self.owners: Final = owners
+        self.checkpoint_id: Final = checkpoint_id
+        self.savepoint: Final = savepoint
+        self.at: Final = at
+        self.store: Final = store
+        self.local_stores: Final = local_stores
+        self.uploader: Final = uploader
+        self.cache: Final = cache
+        self.clock: Final[Clock] = clock or SystemClock()
+        self.observer: Final = Observers(observer or Observer())
+        self.read_only: Final = read_only
+        self.warm: Final = warm
+        self._check()
 
     @property
     def claims(self) -> bool:
@@ -71,8 +105,7 @@ class AskedToOpen:
         """All key groups, or those of an owner."""
         return all_key_groups(self.settings.max_parallelism) if self.key_groups is None else self.key_groups
 
-    def check(self) -> None:
-        """Raise `SettingsError` if the arguments contradict each other, `InputError` for what is no key group."""
+    def _check(self) -> None:
         for each in (self.owned, *(self.owners or ())):
             _check_owned(each, self.settings.max_parallelism)
         if self.owners is not None and self.key_groups is None:

@@ -4,32 +4,29 @@ import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, Unpack, overload
 
 import anyio
 
-from statebackend._backend.asked_to_open import AskedToOpen
+from statebackend._backend.asked_to_open import AskedToOpen, HowToOpen
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
-from statebackend._backend.copy_writers import OpenUploader, choose_copies, retain
+from statebackend._backend.copy_writers import choose_copies, retain
 from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_local, open_primary, open_threads, readable_copies, telling_requests
 from statebackend._backend.sweeping import SweepBeside
 from statebackend._backend.tables import HEAP, Tables, open_tables, parents_left, table_parents
-from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
+from statebackend._keywords import keywords_of
 from statebackend._local.range_directories import remove_ranges
 from statebackend._local.removal import LocalRetention
 from statebackend._local.scratch import scratch_parent
 from statebackend._log.fresh_names import new_names
-from statebackend._log.moments import Moment
 from statebackend._log.names import changelog_id
-from statebackend._observers import Observers
 from statebackend._tasks import open_tasks, open_tasks_apart
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
+from statebackend.abc import ObjectStore
 from statebackend.errors import (
     CorruptObjectError,
     DataError,
@@ -44,19 +41,7 @@ _logger = logging.getLogger(__name__)
 
 @overload
 def open_backend(
-    settings: Settings,
-    *,
-    key_groups: None = None,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    at: Moment | None = None,
-    store: ObjectStore | None = None,
-    local_stores: Sequence[ObjectStore] | None = None,
-    uploader: StateChangeUploader | OpenUploader | None = None,
-    cache: DownloadCache | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-    read_only: bool = False,
+    settings: Settings, *, key_groups: None = None, **how: Unpack[HowToOpen]
 ) -> AbstractAsyncContextManager[StateBackend]: ...
 
 
@@ -66,35 +51,18 @@ def open_backend(
     *,
     key_groups: KeyGroupRange,
     owners: Sequence[KeyGroupRange] | None = None,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    at: Moment | None = None,
-    store: ObjectStore | None = None,
-    local_stores: Sequence[ObjectStore] | None = None,
-    uploader: StateChangeUploader | OpenUploader | None = None,
-    cache: DownloadCache | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-    read_only: bool = False,
+    **how: Unpack[HowToOpen],
 ) -> AbstractAsyncContextManager[OwnerBackend]: ...
 
 
+@keywords_of(HowToOpen, AskedToOpen)
 @asynccontextmanager
 async def open_backend(
     settings: Settings,
     *,
     key_groups: KeyGroupRange | None = None,
     owners: Sequence[KeyGroupRange] | None = None,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    at: Moment | None = None,
-    store: ObjectStore | None = None,
-    local_stores: Sequence[ObjectStore] | None = None,
-    uploader: StateChangeUploader | OpenUploader | None = None,
-    cache: DownloadCache | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-    read_only: bool = False,
+    **how: Unpack[HowToOpen],
 ) -> AsyncGenerator[Any]:
     """Open the job's state as of its newest checkpoint, of `checkpoint_id` or of `savepoint`; empty for a new job.
 
@@ -118,22 +86,7 @@ async def open_backend(
     and logs a warning of them unless an error leaves it. It takes at most twice `close_timeout_s`, for closing and then
     for deleting what no commit needs, and one second more for an upload or a deletion under way.
     """
-    asked = AskedToOpen(
-        settings,
-        key_groups=key_groups,
-        owners=owners,
-        checkpoint_id=checkpoint_id,
-        savepoint=savepoint,
-        at=at,
-        store=store,
-        local_stores=local_stores,
-        uploader=uploader,
-        cache=cache,
-        clock=clock or SystemClock(),
-        observer=Observers(observer or Observer()),
-        read_only=read_only,
-    )
-    asked.check()
+    asked = AskedToOpen(settings, key_groups=key_groups, owners=owners, **how)
     async with open_restorable(asked) as backend:
         yield backend
 

@@ -30,14 +30,8 @@ async def promoted(
     settings = following.primary.settings
     asked = AskedToOpen(
         msgspec.structs.replace(settings, max_parallelism=following.state.commit.max_parallelism),
-        key_groups=None,
-        owners=None,
-        checkpoint_id=None,
-        savepoint=None,
         store=following.outer_store,
-        local_stores=None,
         uploader=uploader,
-        cache=None,
         clock=following.clock,
         observer=following.observer,
         warm=_Held(following),

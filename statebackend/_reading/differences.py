@@ -16,8 +16,8 @@ from statebackend._log.position import FoundCommit
 from statebackend._reading.asked_of_state import can_read, check_known
 from statebackend._reading.opened_state import open_batches_of
 from statebackend._reading.reading_reports import Difference
-from statebackend._reading.rows.asked_rows import AskedOfState
 from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
+from statebackend._reading.what_to_read import AskedOfState
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
@@ -93,14 +93,7 @@ async def _differences(
     for name in states or names:
         upcasts = migrate.get(name, ())
         for groups in _parts(commits, name):
-            asked = AskedOfState(
-                key_groups=groups,
-                keys=None,
-                columns=None,
-                ttl=None,
-                key_as_json=True,
-                migrate=(upcasts,) if callable(upcasts) else upcasts,
-            )
+            asked = AskedOfState(key_groups=groups, key_as_json=True, migrate=upcasts)
             part = _Part()
             alike = _alike(*(own.get(name) for own in known), has_upcasts=bool(asked.migrate))
             for one, state, take in zip(found, alike, (part.take_before, part.take_after), strict=True):

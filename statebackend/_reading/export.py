@@ -6,14 +6,16 @@ import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, Unpack, get_args
 
 import msgspec
 
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
+from statebackend._keywords import keywords_of
 from statebackend._reading.opened_state import read_batches
 from statebackend._reading.reading_reports import ExportReport
+from statebackend._reading.what_to_read import AskedOfState, WhatToRead
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.progress import Tell
@@ -33,6 +35,7 @@ _BY_SUFFIX: Final[Mapping[str, Format]] = {
 }
 
 
+@keywords_of(WhatToRead, AskedOfState)
 async def export(
     settings: Settings,
     state: str,
@@ -41,9 +44,9 @@ async def export(
     format: Format | None = None,  # noqa: A002  # as the option of the command
     store: ObjectStore | None = None,
     tell: Tell = lambda _: None,
-    **options: Any,
+    **what: Unpack[WhatToRead],
 ) -> ExportReport:
-    """Write a state to a new file. `options` are those of `read_state`.
+    """Write a state to a new file. The keywords are those of `read_state`.
 
     The `format` is that of the file's name: Parquet for `.parquet` or none, CSV for `.csv`, a line of JSON for each row
     for `.jsonl`. A name that ends in another way needs it, and one that is given counts more than the name.
@@ -60,7 +63,7 @@ async def export(
     threads = FileThreads(1)
     rows = 0
     with _new_file(path) as partial:
-        async with read_batches(settings, state, store=store, tell=tell, **options) as batches:
+        async with read_batches(settings, state, store=store, tell=tell, **what) as batches:
             # `finish`: a cancelled task waits for its thread, or that would write to a file that is closed.
             writer = await finish(threads.io, _WRITERS[format], partial, batches.schema)
             try:

@@ -25,9 +25,10 @@ from statebackend._reading.asked_of_state import ReadingStep, can_read, groups_o
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
 from statebackend._reading.changed import OLD_VALUE, ChangesLayout, changes_of_kind
 from statebackend._reading.opened_state import Batches, told_if_swept
-from statebackend._reading.rows.asked_rows import AskedOfState, layout_and_merge
+from statebackend._reading.rows.asked_rows import layout_and_merge
 from statebackend._reading.rows.layouts import KEY, VALUE, ColumnsLayout, KeyedLayout, Layout
 from statebackend._reading.rows.merged_rows import Merge
+from statebackend._reading.what_to_read import AskedOfState
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._tables.key_groups import OwnedKeys
@@ -142,14 +143,7 @@ async def open_changes(
     """
     if old_values and key_as_json:
         raise InputError("old values are looked up by their keys, which keys as JSON do not tell: choose one of them")
-    asked = AskedOfState(
-        key_groups=None,
-        keys=None,
-        columns=columns,
-        ttl=None,
-        key_as_json=key_as_json,
-        migrate=(migrate,) if callable(migrate) else migrate,
-    )
+    asked = AskedOfState(columns=columns, key_as_json=key_as_json, migrate=migrate)
     async with open_job_primary(settings, store) as primary:
         entries = [] if before is None else [before]
         try:
@@ -244,7 +238,7 @@ class Feed:
         type_ = ChangesLayout(self._layout, commit).value_type
         found = pa.array([None] * len(keys), type_)
         if parent is not None and self._state.name in {each.name for each in parent.states}:
-            asked = msgspec.structs.replace(self._asked, keys=frozenset(keys))
+            asked = AskedOfState(keys=keys, columns=self._asked.columns, migrate=self._asked.migrate)
             layout, open_merge = layout_and_merge(parent, self._state, asked)
             groups = groups_of(parent, None, asked.keys)
             old: list[RecordBatch] = []

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,28 +15,26 @@ from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
-from statebackend._codec.plain import key_of_shown
 from statebackend._columns.arrow import RecordBatch, Schema, pa
-from statebackend._log.moments import Moment
+from statebackend._keywords import keywords_of
 from statebackend._log.position import FoundCommit, Pin
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked_of_state import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
-from statebackend._reading.rows.asked_rows import WITH_VALUES_HELD, AskedOfState, layout_and_merge
+from statebackend._reading.rows.asked_rows import WITH_VALUES_HELD, layout_and_merge
 from statebackend._reading.rows.layouts import (
     ColumnsLayout,
     ElementsLayout,
     Layout,
 )
-from statebackend._state.time.ttl import TimeToLive
-from statebackend._state.values import Upcast
+from statebackend._reading.what_to_read import AskedOfState, WhatToRead
 from statebackend._tasks import open_tasks
 from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend._upkeep.read_commit import operator_elements
 from statebackend.abc import Capability, ObjectStore
-from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError, MissingObjectError
-from statebackend.ids import Key, KeyGroupRange, StateDescriptor
+from statebackend.errors import CheckpointNotFoundError, MissingObjectError
+from statebackend.ids import StateDescriptor
 from statebackend.settings import Settings
 
 
@@ -106,38 +104,24 @@ class Batches:
         self._receive.close()
 
 
+@keywords_of(WhatToRead, AskedOfState)
 @asynccontextmanager
 async def read_batches(
     settings: Settings,
     state: str,
     *,
-    key_groups: tuple[int, int] | None = None,
-    keys: Sequence[Key] | None = None,
-    columns: Sequence[str] | None = None,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    at: Moment | None = None,
-    ttl: TimeToLive | None = None,
-    migrate: Upcast | Sequence[Upcast] = (),
-    key_as_json: bool = False,
     pin: Pin | None = None,
     store: ObjectStore | None = None,
     tell: Tell = lambda _: None,
+    **what: Unpack[WhatToRead],
 ) -> AsyncGenerator[Batches]:
     """As `read_state`, in asynchronous code: yields the batches. `tell` is called on the loop after each file.
 
     `pin`: read the very commit that was found before, in place of a checkpoint or a savepoint.
     """
-    asked = AskedOfState(
-        key_groups=None if key_groups is None else range_from(key_groups),
-        keys=None if keys is None else _keys(keys),
-        columns=columns,
-        ttl=ttl,
-        key_as_json=key_as_json,
-        migrate=(migrate,) if callable(migrate) else migrate,
-    )
+    asked = AskedOfState(**what)
     async with open_job_primary(settings, store) as primary:
-        found = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint, at=at, pin=pin)
+        found = await primary.find(checkpoint_id=asked.checkpoint_id, savepoint=asked.savepoint, at=asked.at, pin=pin)
         declared = state_in(found.commit, state)
         async with open_batches_of(found, declared, asked, primary, tell=tell) as batches:
             yield batches
@@ -207,20 +191,13 @@ def _reading_of(
     return layout, run
 
 
+@keywords_of(WhatToRead, AskedOfState)
 def read_state(
     settings: Settings,
     state: str,
     *,
-    key_groups: tuple[int, int] | None = None,
-    keys: Sequence[Key] | None = None,
-    columns: Sequence[str] | None = None,
-    checkpoint_id: int | None = None,
-    savepoint: str | None = None,
-    at: Moment | None = None,
-    ttl: TimeToLive | None = None,
-    migrate: Upcast | Sequence[Upcast] = (),
-    key_as_json: bool = False,
     store: ObjectStore | None = None,
+    **what: Unpack[WhatToRead],
 ) -> Any:
     """Read one state as a `pyarrow.RecordBatchReader`, beside a running job and without its classes.
 
@@ -247,20 +224,7 @@ def read_state(
     object and the offset; `ValueDecodeError`, `KeyTypeError`. An error in the middle ends the stream: what
     came before it is no result.
     """
-    opening = read_batches(
-        settings,
-        state,
-        key_groups=key_groups,
-        keys=keys,
-        columns=columns,
-        checkpoint_id=checkpoint_id,
-        savepoint=savepoint,
-        at=at,
-        ttl=ttl,
-        migrate=migrate,
-        key_as_json=key_as_json,
-        store=store,
-    )
+    opening = read_batches(settings, state, store=store, **what)
     portal = Portal(name="statebackend-read")
     try:
         held = portal.hold(opening)
@@ -324,23 +288,6 @@ async def told_if_swept(primary: JobPrimary, commit: Commit, reading: Awaitable[
 async def _run_elements(commit: Commit, state: StateDescriptor, layout: ElementsLayout, consume: Consume) -> None:
     if elements := operator_elements(commit, state):
         await consume([layout.batch(elements)])
-
-
-def _keys(keys: Sequence[Key]) -> frozenset[Key]:
-    if isinstance(keys, str | bytes):
-        raise InputError("keys are a sequence of keys: put this one into a list", keys=keys)
-    try:
-        return frozenset(map(key_of_shown, keys))
-    except TypeError as error:
-        raise KeyTypeError("a key is a str, an int, bytes, or a non-empty tuple of them: convert it") from error
-
-
-def range_from(key_groups: tuple[int, int]) -> KeyGroupRange:
-    """The range with this first and last key group. Raises `InputError`."""
-    try:
-        return KeyGroupRange(*key_groups)
-    except (TypeError, ValueError) as error:
-        raise InputError("key_groups are the first and the last, both included", key_groups=key_groups) from error
 
 
 def _size_of(plan: Sequence[ReadingStep]) -> int:

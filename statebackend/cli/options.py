@@ -108,19 +108,17 @@ def _add_readers(
     scanning.add_argument("--prefix", metavar="TEXT", default="", help="only keys that begin with it")
     scanning.add_argument("--keys-only", action="store_true", help="without the values")
     scanning.add_argument("--limit", metavar="N", type=int, help="print at most N lines")
-    _add_migrate(scanning)
+    scanning.set_defaults(key_as_json=True)
+    _add_part(scanning)
 
     exporting = commands.add_parser("export", parents=both, help="write a state to a file, as columns")
     exporting.add_argument("state", help="its name")
     exporting.add_argument("out", metavar="FILE", help="it must not exist yet")
     exporting.add_argument("--format", choices=("parquet", "csv", "jsonl"), help="by default that of the file's name")
-    exporting.add_argument("--key", action="append", help=f"only this key, repeatable: {_KEY}")
-    exporting.add_argument("--key-groups", metavar="FIRST-LAST", help="only these key groups")
     exporting.add_argument(
         "--key-as-json", action="store_true", help="keys as text in JSON, if they are of several types"
     )
-    exporting.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")
-    _add_migrate(exporting)
+    _add_part(exporting)
 
     comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
     comparing.add_argument(
@@ -135,6 +133,18 @@ def _add_readers(
     watching.add_argument("--count", metavar="N", type=int, help="end after N lines")
     watching.add_argument("--state", metavar="STATE", help="print each new value of some keys of this state instead")
     watching.add_argument("--key", metavar="KEY", action="append", default=[], help="one of these keys; repeatable")
+
+
+def _add_part(command: argparse.ArgumentParser) -> None:
+    """The part of the state that is read: with the checkpoint, the keywords of `read_state`."""
+    command.add_argument("--key", action="append", help=f"only this key, repeatable: {_KEY}")
+    command.add_argument("--key-groups", metavar="FIRST-LAST", help="only these key groups")
+    command.add_argument("--columns", metavar="A,B", help="only these columns, or fields of a record")
+    command.add_argument(
+        "--ttl-s", metavar="S", type=float, help="without what has expired S seconds after it was written"
+    )
+    command.add_argument("--ttl-now-s", metavar="S", type=float, help="by this time, not by the clock in the commit")
+    _add_migrate(command)
 
 
 def _add_migrate(command: argparse.ArgumentParser) -> None:

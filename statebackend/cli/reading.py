@@ -13,7 +13,9 @@ from statebackend._clock import SystemClock
 from statebackend._codec.plain import key_from, plain
 from statebackend._log.moments import moment_s
 from statebackend._reading.watching import watch
+from statebackend._reading.what_to_read import WhatToRead
 from statebackend._state.declared import COLUMNAR
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.values import Upcast
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.plain_rows import read_rows
@@ -27,23 +29,28 @@ from statebackend.settings import Settings
 Print = Callable[[str], None]
 
 
-def _which(options: argparse.Namespace) -> dict[str, Any]:
-    return {"checkpoint_id": options.checkpoint_id, "savepoint": options.savepoint, "at": options.at}
-
-
-def _narrowed(options: argparse.Namespace) -> dict[str, Any]:
-    """The part of the state that is asked for."""
-    keys = None if not options.key else [key_from(key) for key in options.key]
-    columns = None if options.columns is None else options.columns.split(",")
-    groups = None if options.key_groups is None else key_groups_from(options.key_groups)
+def what_to_read(options: argparse.Namespace) -> WhatToRead:
+    """The part of the state that is asked for, as `read_state` takes it. Raises `InputError`."""
     return {
-        "keys": keys,
-        "columns": columns,
-        "key_groups": groups,
-        "key_as_json": options.key_as_json,
+        "key_groups": None if options.key_groups is None else key_groups_from(options.key_groups),
+        "keys": None if not options.key else [key_from(key) for key in options.key],
+        "columns": None if options.columns is None else options.columns.split(","),
+        "checkpoint_id": options.checkpoint_id,
+        "savepoint": options.savepoint,
+        "at": options.at,
+        "ttl": _time_to_live(options.ttl_s, options.ttl_now_s),
         "migrate": migrate_from(options.migrate, [options.state]).get(options.state, ()),
-        **_which(options),
+        "key_as_json": options.key_as_json,
     }
+
+
+def _time_to_live(seconds: float | None, now_s: float | None) -> TimeToLive | None:
+    """As of the clock in the commit, or of `now_s`. Raises `InputError`."""
+    if seconds is None:
+        if now_s is not None:
+            raise InputError("--ttl-now-s is the time by which --ttl-s counts: give both", ttl_now_s=now_s)
+        return None
+    return TimeToLive(seconds, None if now_s is None else lambda: now_s)
 
 
 def migrate_from(texts: Sequence[str], states: Sequence[str] | None = None) -> dict[str, list[Upcast]]:
@@ -78,7 +85,7 @@ async def export_state(settings: Settings, options: argparse.Namespace) -> Expor
 
     with shown(lines=True) as tell:
         return await export(
-            settings, options.state, Path(options.out), format=options.format, tell=tell, **_narrowed(options)
+            settings, options.state, Path(options.out), format=options.format, tell=tell, **what_to_read(options)
         )
 
 
@@ -97,9 +104,7 @@ async def scan(settings: Settings, options: argparse.Namespace, tell: Print) -> 
     limit = sys.maxsize if options.limit is None else options.limit
     if limit < 0:
         raise InputError("the limit must not be negative", limit=options.limit)
-    migrate = migrate_from(options.migrate, [options.state]).get(options.state, ())
-    opening = read_batches(settings, options.state, key_as_json=True, migrate=migrate, **_which(options))
-    async with opening as batches:
+    async with read_batches(settings, options.state, **what_to_read(options)) as batches:
         async for batch in batches:
             rows: list[dict[str, Any]] = plain_of(batch.select(["key"] if options.keys_only else batch.schema.names))
             for row in rows:

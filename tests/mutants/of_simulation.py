@@ -443,7 +443,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a reader shows what has expired",
-        "statebackend._reading.rows.asked_rows",
+        "statebackend._reading.what_to_read",
         "return Expiry(self.ttl.seconds, None if",
         "return Expiry(self.ttl.seconds * 10, None if",
         "assert_same_contents",

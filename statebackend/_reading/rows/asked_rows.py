@@ -1,10 +1,8 @@
 """The rows of a state that are asked for: how they are laid out, and what reads them, by the state's kind."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
-
-import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import column_of, pa
@@ -12,42 +10,21 @@ from statebackend._columns.fitting import array_of_values
 from statebackend._columns.table_schema import read_schema
 from statebackend._reading.rows.layouts import (
     ElementsLayout,
-    Expiry,
     KeyedLayout,
     Layout,
     columns_layout,
     layout_of,
 )
 from statebackend._reading.rows.merged_rows import Merge, NewestCells, NewestRows, WholeEntries, form_of
+from statebackend._reading.what_to_read import AskedOfState
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds import list_state, map_state
-from statebackend._state.time.ttl import TimeToLive
-from statebackend._state.values import Upcast
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.errors import InputError, KeyTypeError, ValueEncodeError
-from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
+from statebackend.ids import Key, StateDescriptor, all_key_groups
 
 WITH_VALUES_HELD: Final = (list_state.KIND, map_state.KIND)
 """The kinds of which the changelog's values are held while they are read."""
-
-
-class AskedOfState(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a state that is asked for, as `read_batches` takes it."""
-
-    key_groups: KeyGroupRange | None
-    keys: frozenset[Key] | None
-    columns: Sequence[str] | None
-    ttl: TimeToLive | None
-    key_as_json: bool
-    migrate: Sequence[Upcast]
-
-    def expiry(self, commit: Commit) -> Expiry | None:
-        """By the time-to-live, as of now by its own clock, or by the clock that the commit has."""
-        if self.ttl is None:
-            return None
-        if self.ttl.now is not None:
-            return Expiry(self.ttl.seconds, self.ttl.read_clock())
-        return Expiry(self.ttl.seconds, None if commit.clock is None else commit.clock.now_s)
 
 
 def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState) -> tuple[Layout, Callable[[], Merge]]:

@@ -9,7 +9,7 @@ A columnar state has its own columns in place of `value`; one of them that is na
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from statebackend._columns.table_schema import ColumnSchema, TableSchema, read_s
 from statebackend._reading.asked_of_state import check_known
 from statebackend._reading.rows.merged_rows import ChosenRows, StoredRows
 from statebackend._reading.rows.shapes import Entries, Items, Leaf, Record, Shape, key_shape_of, shape_of
+from statebackend._reading.what_to_read import Expiry
 from statebackend._state.columnar.expiring_rows import WRITTEN
 from statebackend._state.kinds import list_state, map_state
 from statebackend._state.time import timers
@@ -38,29 +39,6 @@ VALUE: Final = "value"
 _TAKEN: Final = (KEY, KEY_GROUP)
 _TIME_BYTES: Final = 8
 _SCALARS: Final = {str: pa.string(), int: pa.int64(), bytes: pa.binary()}
-
-
-class Expiry(NamedTuple):
-    """Entries written `seconds` before `now_s`, or earlier, have expired; what has no time of writing never does.
-
-    `now_s` is `None` where there is no clock: before the job's first time, what is written has no time either.
-    """
-
-    seconds: float
-    now_s: float | None
-
-    def has(self, stamp: float | None) -> bool:
-        """True if what was written then has expired. Raises `InputError` if no clock tells."""
-        return stamp is not None and stamp + self.seconds <= self.now()
-
-    def now(self) -> float:
-        """The time. Raises `InputError` without a clock."""
-        if self.now_s is None:
-            raise InputError(
-                "the checkpoint has no clock to expire values by, and they were written by another one: give the"
-                " time-to-live a `now`"
-            )
-        return self.now_s
 
 
 class Keys:

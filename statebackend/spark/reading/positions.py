@@ -15,8 +15,9 @@ from statebackend._codec.commit import Commit
 from statebackend._log.position import Pin
 from statebackend._reading.asked_of_state import check_known, groups_of
 from statebackend._reading.feed import Stretch, open_changes, own_change_sets, stretch, stretch_after
-from statebackend._reading.opened_state import range_from, read_batches
+from statebackend._reading.opened_state import read_batches
 from statebackend._reading.rows.layouts import KEY
+from statebackend._reading.what_to_read import range_from
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.time import timers
 from statebackend._state.values import Upcast
@@ -96,16 +97,9 @@ async def schema_of(options: StateOptions, name: str, pin: Pin, migrate: Sequenc
 
     Where it has no key, those of the feed's changes tell it; else it has the parts that were named.
     """
-    async with read_batches(
-        options.settings,
-        name,
-        pin=pin,
-        key_groups=options.key_groups,
-        keys=options.keys,
-        columns=options.columns,
-        key_as_json=options.keys_as_json,
-        migrate=migrate,
-    ) as batches:
+    what = options.what(migrate)
+    what["ttl"] = None  # a key that has expired tells the type, too
+    async with read_batches(options.settings, name, pin=pin, **what) as batches:
         schema = batches.schema
         if batches.kind == COLUMNAR or options.keys_as_json or await batches.next() is not None:
             return schema

@@ -9,7 +9,9 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from statebackend._codec.plain import key_of_shown
+from statebackend._reading.what_to_read import WhatToRead
 from statebackend._state.time.ttl import TimeToLive
+from statebackend._state.values import Upcast
 from statebackend.errors import InputError
 from statebackend.ids import Key
 from statebackend.settings import Settings
@@ -69,6 +71,20 @@ class StateOptions(msgspec.Struct, frozen=True, kw_only=True):
             return None
         now_s = self.ttl_now_s
         return TimeToLive(self.ttl_s, None if now_s is None else lambda: now_s)
+
+    def what(self, migrate: Sequence[Upcast]) -> WhatToRead:
+        """The same by the keywords of `read_state`."""
+        return {
+            "key_groups": self.key_groups,
+            "keys": self.keys,
+            "columns": self.columns,
+            "checkpoint_id": self.checkpoint_id,
+            "savepoint": self.savepoint,
+            "at": self.at,
+            "ttl": self.ttl,
+            "migrate": migrate,
+            "key_as_json": self.keys_as_json,
+        }
 
 
 def state_options(options: Mapping[str, str], jobs: Mapping[str, Settings]) -> StateOptions:

@@ -73,18 +73,9 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of the partition. Raises as `sb.read_state`."""
         plan = self._plan
-        opening = partial(
-            read_batches,
-            plan.options.settings,
-            plan.state.name,
-            pin=plan.pin,
-            key_groups=partition.value,
-            keys=self._keys,
-            columns=plan.options.columns,
-            ttl=plan.options.ttl,
-            key_as_json=plan.options.keys_as_json,
-            migrate=plan.migrate,
-        )
+        what = plan.options.what(plan.migrate)
+        what["key_groups"], what["keys"] = partition.value, self._keys
+        opening = partial(read_batches, plan.options.settings, plan.state.name, pin=plan.pin, **what)
         return _batches(plan, self._schema, opening)
 
 
