@@ -7,8 +7,7 @@
 `docs/how-to/own-a-part.md` walks through a run.
 """
 
-from statebackend._backend.coordinating import open_coordinator
-from statebackend._backend.downloads import open_download_cache
+from statebackend._backend.coordinating import open_coordinator, open_download_cache
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._checkpoint.owner_backend import OwnerBackend
 from statebackend._log.coordinator import CheckpointCoordinator, Committed

@@ -11,8 +11,8 @@ from typing import Final
 from benchmarks.how_far.virtual_time import GETS_PER_S, JOB, LATENCY_S
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
 from statebackend._codec.commit_parts import CommitParts, parts_of
-from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name, entry_key
+from statebackend._put_budget import MONTH_S
 from statebackend.ids import (
     Base,
     ChangeSetHandle,

@@ -1,4 +1,4 @@
-"""Opens a job whose key groups have several owners, for the coordinator that commits what they contribute."""
+"""Opens what the owners of a job's key groups share: the coordinator that commits what they contribute, and a cache."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -8,8 +8,13 @@ import anyio
 from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_primary, open_threads, readable_copies, telling_requests
 from statebackend._backend.sweeping import SweepBeside
+from statebackend._cache.cached_files import CachedFiles
+from statebackend._cache.download_cache import DownloadCache, open_cache
+from statebackend._cache.download_ends import VerifiedSource
+from statebackend._changelog.changelog_reader import verify
 from statebackend._checkpoint.spending import Spending
 from statebackend._clock import SystemClock
+from statebackend._local.scratch import scratch_parents
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks
@@ -83,3 +88,36 @@ async def open_counted_coordinator(
                 await coordinator.write_hint()
                 if is_left:
                     await sweep.first()
+
+
+@asynccontextmanager
+async def open_download_cache(
+    settings: Settings,
+    *,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[DownloadCache]:
+    """A cache for `open_backend(cache=...)`: files that several backends restore from are downloaded once.
+
+    For backends of one job, on one event loop of one process. It pays where they want the same files: with a cache each
+    file is downloaded whole, without one a backend fetches only its own part of a file that it shares with many. Raises
+    `PrimaryUrlError`, or `LocalRootError` where its directory is not ours; leaving the context removes all files.
+    """
+    clock, observer = clock or SystemClock(), Observers(observer or Observer())
+    async with (
+        open_threads(settings) as threads,
+        open_primary(settings, threads, commits=False, instead=store, clock=clock, observer=observer) as primary,
+        telling_requests(primary.spending),
+        open_cache(
+            VerifiedSource(primary.store, verify, threads),
+            scratch_parents(settings.cache_dir, settings.local),
+            CachedFiles(bytes_max=settings.cache_bytes_max, idle_s=settings.cache_idle_s),
+            job=settings.job,
+            downloads_max=settings.restore_concurrency_max,
+            threads=threads,
+            clock=clock,
+            observer=observer,
+        ) as cache,
+    ):
+        yield cache

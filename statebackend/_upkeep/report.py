@@ -9,10 +9,10 @@ from statebackend._backend.sweeping import open_sweep
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
-from statebackend._cost import MONTH_S
 from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._log.sweeping.retention import ObjectReport
+from statebackend._put_budget import MONTH_S
 from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows
