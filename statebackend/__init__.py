@@ -21,6 +21,7 @@
     sweep                           delete what no retained checkpoint needs
     savepoint, savepoints, drop_savepoint   names that keep a checkpoint
     rewrite                         give a job another number of key groups
+    clone                           make a new job of another job's checkpoint, here or in another cloud
     erase, verify_erased            delete keys for good, and prove that nothing has them
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
 
@@ -58,6 +59,7 @@ from statebackend._state.kinds.value_state import ValueState
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.offline.clone import clone
 from statebackend._upkeep.offline.erase import erase
 from statebackend._upkeep.offline.erasure_proof import verify_erased
 from statebackend._upkeep.plain_rows import read_rows
@@ -116,6 +118,7 @@ __all__ = [
     "Timers",
     "ValueState",
     "__version__",
+    "clone",
     "diff",
     "drop_savepoint",
     "erase",

@@ -12,6 +12,7 @@
     watch       LogEntry
     follow      FollowerPosition
     rewrite     RewriteReport
+    clone       CloneReport
     erase       EraseReport, made of a KeyHolder for each object that still has the keys
     verify_erased   ErasureProof, made of the same
     savepoints  SavepointInfo
@@ -28,6 +29,7 @@ from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._reading.reading_reports import Difference, ExportReport
 from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
+from statebackend._upkeep.offline.clone import CloneReport
 from statebackend._upkeep.offline.erase import EraseReport, KeyHolder
 from statebackend._upkeep.offline.erasure_proof import ErasureProof
 from statebackend._upkeep.plain_rows import Row
@@ -39,6 +41,7 @@ from statebackend._upkeep.sizes import SizeRow, SizeTotal, size_totals
 from statebackend._upkeep.verify import Damage, VerifyReport
 
 __all__ = [
+    "CloneReport",
     "Damage",
     "Difference",
     "EraseReport",

@@ -8,7 +8,16 @@ may raise, and what a cancelled call may leave behind. All methods run on one ev
 from statebackend.abc.clock import Clock
 from statebackend.abc.observer import CheckpointInfo, Fallback, Observer, RestoreReport
 from statebackend.abc.serializer import Serializer
-from statebackend.abc.store import Body, Buffer, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
+from statebackend.abc.store import (
+    Body,
+    Buffer,
+    Capability,
+    CopiesObjects,
+    CountsRequests,
+    DeletesMany,
+    ObjectInfo,
+    ObjectStore,
+)
 from statebackend.abc.uploader import Segment, StateChangeUploader, UploadedSegment
 from statebackend.ids import ChangeSetHandle, Handle
 
@@ -19,6 +28,7 @@ __all__ = [
     "ChangeSetHandle",
     "CheckpointInfo",
     "Clock",
+    "CopiesObjects",
     "CountsRequests",
     "DeletesMany",
     "Fallback",

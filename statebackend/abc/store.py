@@ -126,3 +126,20 @@ class CountsRequests(Protocol):
         `list`.
         """
         ...
+
+
+@runtime_checkable
+class CopiesObjects(Protocol):
+    """An optional part of an `ObjectStore` that can take a copy of an object without its bytes passing through here.
+
+    On a server's side, by a link, or by the operating system.
+    """
+
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """Store the object at `source_key` of `source`, of that size, at `key` too; say whether that was possible.
+
+        False where this store cannot take it from that one: then nothing was done, and the caller copies the bytes.
+        As for `put`, `key` holds the former object or the whole new one at every moment, and it is durable when the
+        call returns. Called by `clone`, for immutable objects. Raises `ObjectNotFoundError`.
+        """
+        ...

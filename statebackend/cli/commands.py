@@ -19,6 +19,7 @@ from statebackend._codec.plain import key_from
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
+from statebackend._upkeep.offline.clone import clone
 from statebackend._upkeep.offline.erase import erase
 from statebackend._upkeep.offline.erasure_proof import verify_erased
 from statebackend._upkeep.plain_rows import read_rows
@@ -29,12 +30,13 @@ from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoint
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend.cli import reading
-from statebackend.cli.options import parser, settings_of
+from statebackend.cli.options import parser, settings_of, source_of
 from statebackend.cli.page import page
 from statebackend.cli.picture import draw
 from statebackend.cli.progress_bar import shown
 from statebackend.cli.text import (
     all_lines,
+    clone_lines,
     erase_lines,
     escaped,
     inspection_lines,
@@ -211,6 +213,22 @@ async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
     return _show(done, rewrite_lines, options)
 
 
+async def _clone(settings: Settings, options: argparse.Namespace) -> int:
+    with shown(lines=True) as tell:
+        done = await clone(
+            settings,
+            from_=source_of(settings, options),
+            checkpoint_id=options.checkpoint_id,
+            savepoint=options.savepoint,
+            at=options.at,
+            states=options.states or "all",
+            keys=options.keys,
+            outputs=options.outputs,
+            tell=tell,
+        )
+    return _show(done, clone_lines, options)
+
+
 async def _erase(settings: Settings, options: argparse.Namespace) -> int:
     keys, states = [key_from(each) for each in options.key], options.state or "all"
     if options.verify:
@@ -248,6 +266,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "diff": _diff,
     "watch": _watch,
     "rewrite": _rewrite,
+    "clone": _clone,
     "erase": _erase,
     "savepoint": _savepoint,
     "savepoints": _savepoints,

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any, Final, get_args
 
+import msgspec
+
 from statebackend._log.sweeping.log_sweep import MIN_AGE_S
 from statebackend._version import __version__
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
@@ -17,7 +19,7 @@ _KEY: Final = 'plain text, or JSON as printed (7, "7", ["JFK", 7])'
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. The options that every command has name the job."""
     found = argparse.ArgumentParser(
-        prog="statebackend", description="Look at, read, verify, repair, sweep and rewrite a job's state."
+        prog="statebackend", description="Look at, read, verify, repair, sweep, rewrite and clone a job's state."
     )
     found.add_argument("--version", action="version", version=__version__)
     common, checkpoint = _common(), _checkpoint(is_read=False)
@@ -50,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--max-parallelism", metavar="N", type=int, required=True, help="the new number")
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
+    _add_clone(commands, common, _checkpoint(is_read=True))
+
     erasing = commands.add_parser("erase", parents=[common], help="delete keys for good; stop the stream first")
     erasing.add_argument("key", nargs="+", help=_KEY)
     erasing.add_argument("--state", metavar="NAME", action="append", help="only in this state; repeatable")
@@ -72,6 +76,29 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("savepoints", parents=[common], help="list the savepoints")
     commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name", help="of the savepoint")
     return found
+
+
+def _add_clone(commands: Any, common: argparse.ArgumentParser, checkpoint: argparse.ArgumentParser) -> None:
+    cloning = commands.add_parser(
+        "clone", parents=[common, checkpoint], help="make this job, which must not exist, of another one's checkpoint"
+    )
+    cloning.add_argument("--from-job", metavar="NAME", help="the other job's name; by default the same, elsewhere")
+    cloning.add_argument("--from-primary", metavar="URL", help="where it lies; by default in the same primary")
+    cloning.add_argument("--from-settings", metavar="FILE", help="its settings, as --settings; for another cloud")
+    cloning.add_argument("--states", metavar="NAME", nargs="+", help="only these states")
+    cloning.add_argument("--keys", metavar="SHARE", type=float, default=1.0, help="only a sample of the keys: 0.01")
+    cloning.add_argument(
+        "--outputs", choices=("take", "leave"), default="take", help="what to do with output that is not published yet"
+    )
+
+
+def source_of(settings: Settings, options: argparse.Namespace) -> Settings:
+    """The settings of the job to clone: those given for it, over those of the clone. Raises `SettingsError`."""
+    named = {"primary": options.from_primary, "job": options.from_job}
+    changes = {name: value for name, value in named.items() if value is not None}
+    if options.from_settings is not None:
+        return Settings.from_mapping({**toml_table(options.from_settings, "statebackend"), **changes})
+    return msgspec.structs.replace(settings, **changes)
 
 
 def _seconds(text: str) -> float:

@@ -9,6 +9,7 @@ import msgspec
 from statebackend.cli.progress_bar import size
 from statebackend.ids import RestoreSource, SourceMark
 from statebackend.reports import (
+    CloneReport,
     Damage,
     EraseReport,
     ErasureProof,
@@ -171,6 +172,23 @@ def rewrite_lines(done: RewriteReport) -> Iterator[str]:
         f"segments, {done.requests} requests ({done.usd:.6f} USD), {done.seconds:.1f} s"
     )
     yield f"from now on, open the job with max_parallelism={done.max_parallelism}"
+
+
+def clone_lines(done: CloneReport) -> Iterator[str]:
+    """The result of a clone, for people."""
+    states = f"{len(done.states)} states" + ("" if done.share == 1.0 else f", {done.share:.3%} of the keys")
+    yield (
+        f"job {done.job}: checkpoint {done.checkpoint_id} of job {done.source_job}, {states}, "
+        f"{done.max_parallelism} key groups"
+    )
+    yield (
+        f"{done.objects} objects, {size(done.size_bytes)}, {done.copied} copied by the store, {done.found} found from "
+        f"an interrupted call; {done.requests} requests, {done.seconds:.1f} s"
+    )
+    if done.outputs:
+        yield f"output of {done.outputs} batches is still to be published: the clone publishes it too"
+    if done.source is not None:
+        yield f"a stream of it goes on with {_following(done.source)}"
 
 
 def erase_lines(done: EraseReport) -> Iterator[str]:

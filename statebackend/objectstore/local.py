@@ -18,6 +18,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
@@ -29,7 +30,7 @@ import aiofiles.os
 import anyio
 
 from statebackend._threads import FileThreads
-from statebackend.abc import Body, Capability, ObjectInfo
+from statebackend.abc import Body, Capability, ObjectInfo, ObjectStore
 from statebackend.errors import (
     InputError,
     ObjectExistsError,
@@ -97,6 +98,22 @@ class LocalStore:
     async def put_if_absent(self, key: str, body: Body) -> None:
         """Store `body` unless `key` is taken: `ObjectExistsError`. A cancelled call has stored all or nothing."""
         await self._write(key, body, _link)
+
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """Link the object of another such store to `key`, durably, or copy it where a link is impossible.
+
+        A link takes no room: an object is never changed, so two names can share one file. A cancelled call has stored
+        all of it or nothing.
+        """
+        if not isinstance(source, LocalStore):
+            return False
+        origin, path = source._path(source_key), self._path(key)  # noqa: SLF001  # of the same class
+        with _store_errors(key, writing=True):
+            try:
+                await self._on_disk(self._copy_durably, origin, path)
+            except FileNotFoundError as error:
+                raise ObjectNotFoundError("no object at that key", key=source_key) from error
+        return True
 
     async def get(self, key: str) -> bytes:
         """The whole object. Raises `ObjectNotFoundError`."""
@@ -185,6 +202,18 @@ class LocalStore:
             publish(temporary, path)
         finally:
             with suppress(OSError):  # after a rename it is gone; otherwise the error under way matters more
+                os.unlink(temporary)
+        _sync_directory(directory)
+
+    def _copy_durably(self, origin: str, path: str) -> None:
+        directory = path.rpartition("/")[0]
+        temporary = f"{directory}/{_temporary_name()}"
+        self._make_directory(directory)
+        try:
+            _link_or_copy(origin, temporary)
+            os.replace(temporary, path)  # of two names of one file it changes nothing, and leaves both
+        finally:
+            with suppress(OSError):
                 os.unlink(temporary)
         _sync_directory(directory)
 
@@ -341,6 +370,21 @@ def _write_all(descriptor: int, body: Body) -> None:
     chunks: Sequence[memoryview] = [memoryview(chunk).cast("B") for chunk in body if len(chunk)]
     while chunks:
         chunks = _rest(chunks, os.writev(descriptor, chunks[:_CHUNKS_PER_CALL]))
+
+
+def _link_or_copy(origin: str, target: str) -> None:
+    """Give the file another name; where the file system cannot, or the two are on different ones, copy it durably."""
+    try:
+        os.link(origin, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS | {errno.EXDEV, errno.EMLINK}:
+            raise
+        descriptor = _create(target)
+        try:
+            shutil.copyfile(origin, target)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _rest(chunks: Sequence[memoryview], written: int) -> Sequence[memoryview]:

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import msgspec
 
 from statebackend._clock import SystemClock
-from statebackend.abc import Body, Capability, Clock, ObjectInfo
+from statebackend.abc import Body, Capability, Clock, ObjectInfo, ObjectStore
 from statebackend.errors import InputError, ObjectExistsError, ObjectNotFoundError
 
 KEY_LENGTH_MAX: Final = 1024
@@ -73,6 +73,15 @@ class MemoryStore:
         entry = self._entry(key, body)
         if self._objects.setdefault(key, entry) is not entry:
             raise ObjectExistsError("there is already an object at that key", key=key)
+
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """Store an object of another store in memory at `key` too. A cancelled call has stored nothing."""
+        if not isinstance(source, MemoryStore):
+            return False
+        check_key(key)
+        data, _ = await source._read(source_key)  # noqa: SLF001  # of the same class
+        self._objects[key] = self._entry(key, (data,))
+        return True
 
     async def get(self, key: str) -> bytes:
         """The whole object. Raises `ObjectNotFoundError`."""

@@ -1,6 +1,7 @@
 """Two wrappers: a store below a prefix, and a store that counts its requests.
 
-Also removes many objects from any store: in batches if it can, else one by one.
+Also removes many objects from any store, in batches if it can, and copies an object from one store to another, by the
+store itself if it can.
 """
 
 from collections import Counter
@@ -8,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from statebackend._tasks import HomeProcess
-from statebackend.abc import Body, Capability, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
+from statebackend.abc import Body, Capability, CopiesObjects, CountsRequests, DeletesMany, ObjectInfo, ObjectStore
 
 
 class ScopedStore:
@@ -61,10 +62,19 @@ class ScopedStore:
         self._home.check()
         await delete_many(self._store, [self._prefix + key for key in keys])
 
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """As the store inside, from the store inside of `source`; false if it cannot copy."""
+        self._home.check()
+        return await copy_object(source, source_key, self._store, self._prefix + key, size_bytes)
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside, with keys without the prefix."""
         async for info in self._store.list(self._prefix + prefix):
             yield self._inside(info)
+
+    def name_inside(self, key: str) -> str:
+        """The key in the store inside."""
+        return self._prefix + key
 
     def _inside(self, info: ObjectInfo) -> ObjectInfo:
         return ObjectInfo(info.key.removeprefix(self._prefix), info.size_bytes, info.modified_s)
@@ -126,6 +136,12 @@ class CountingStore:
         self._calls["delete_many"] += 1
         await delete_many(self._store, keys)
 
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """As the store inside; false if it cannot copy. Has the price of a `put`."""
+        is_copied = await copy_object(source, source_key, self._store, key, size_bytes)
+        self._calls["put"] += is_copied
+        return is_copied
+
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """As the store inside."""
         self._calls["list"] += 1
@@ -150,3 +166,11 @@ async def delete_many(store: ObjectStore, keys: Sequence[str]) -> None:
     else:
         for key in keys:
             await store.delete(key)
+
+
+async def copy_object(source: ObjectStore, source_key: str, target: ObjectStore, key: str, size_bytes: int) -> bool:
+    """Copy an object within the stores, if `target` can take it from `source`: see `CopiesObjects.copy_from`."""
+    while isinstance(source, ScopedStore | CountingStore):
+        source_key = source.name_inside(source_key) if isinstance(source, ScopedStore) else source_key
+        source = source.inside
+    return isinstance(target, CopiesObjects) and await target.copy_from(source, source_key, key, size_bytes)

@@ -7,26 +7,24 @@ from pathlib import Path
 import pytest
 
 FRONT_DOOR = """
-    __version__ Aggregate AggregatingState CheckpointInfo Clock ColumnarState CommitSummary diff drop_savepoint erase
-    export follow follow_in_background inspect Key ListState MapState ObjectStore Observer open_backend OperatorState
-    Output read_batches read_rows read_state ReducingState repair report RestoreReport rewrite savepoint savepoints
-    Serializer Settings SourceMark StagedOutput StateBackend StateBackendError StateChangeUploader StateFollower sweep
-    Timers TimeToLive ValueState verify verify_erased watch
+    __version__ Aggregate AggregatingState CheckpointInfo clone Clock ColumnarState CommitSummary diff
+    drop_savepoint erase export follow follow_in_background inspect Key ListState MapState ObjectStore Observer
+    open_backend OperatorState Output read_batches read_rows read_state ReducingState repair report RestoreReport
+    rewrite savepoint savepoints Serializer Settings SourceMark StagedOutput StateBackend StateBackendError
+    StateChangeUploader StateFollower sweep Timers TimeToLive ValueState verify verify_erased watch
 """
 IMPLEMENTERS = """
-    Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CountsRequests DeletesMany Fallback Handle ObjectInfo
-    ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
+    Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CopiesObjects CountsRequests DeletesMany Fallback Handle
+    ObjectInfo ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
 """
 OWNERS = """
     CheckpointCoordinator Committed DownloadCache KeyGroupRange OwnerBackend SnapshotResult key_group open_coordinator
     open_download_cache
 """
 REPORTS = """
-    Damage Difference EraseReport ErasureProof ExportReport FollowerPosition Inspection JobReport KeyHolder LogEntry
-    LogRow ObjectReport Progress
-    RangeRow Repair RequestRate RewriteReport Row SavepointInfo SizeRow SizeTotal SweepFailure SweepReason SweepReport
-    VerifyReport
-    size_totals
+    CloneReport Damage Difference EraseReport ErasureProof ExportReport FollowerPosition Inspection JobReport
+    KeyHolder LogEntry LogRow ObjectReport Progress RangeRow Repair RequestRate RewriteReport Row SavepointInfo
+    SizeRow SizeTotal SweepFailure SweepReason SweepReport VerifyReport size_totals
 """
 ROOMS = {
     "statebackend": FRONT_DOOR,

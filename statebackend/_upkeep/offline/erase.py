@@ -7,16 +7,12 @@ its id, by a moment, nor by a rollback, and the next sweep deletes it. The mark 
 (`_log/names.py`). The decision is told in `docs/decisions/erased-keys-stay-erased.md`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
 
-from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, frames_of, verify
-from statebackend._checkpoint.materialization.bases import base_segment_bytes, pack
-from statebackend._checkpoint.materialization.tiers import last_id
 from statebackend._clock import SystemClock
-from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend._codec.commit import Commit
 from statebackend._log.log_reader import LogReader
 from statebackend._log.names import Erasure, entry_key, floor_key, is_ours, sequence_of
@@ -25,12 +21,12 @@ from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._log.sweeping.retention import ENTRY_AGE_MIN_S
 from statebackend._tasks import in_order
 from statebackend._upkeep.job_primary import open_job_primary
-from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys, carried_by
+from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
-from statebackend._upkeep.read_commit import open_commit
+from statebackend._upkeep.offline.written_again import WrittenAgain
 from statebackend.abc import Clock, ObjectInfo, ObjectStore
 from statebackend.errors import FencedError, InputError
-from statebackend.ids import Base, ChangeSetHandle, CheckpointId, CommitSequence, Handle, Key, RangeState
+from statebackend.ids import CheckpointId, CommitSequence, Key
 from statebackend.settings import Settings
 
 KeptSavepoints = Literal["refuse", "drop"]
@@ -273,111 +269,24 @@ class Erasing:
         assert self._erasure is not None
         await self._store.put(floor_key(self._erasure.sequence), ())
 
-    def writing(self, found: KeysFound) -> "_Writing":
+    def writing(self, found: KeysFound) -> Callable[[Uploads], Awaitable[Contents]]:
         """Writes the commit again without the keys."""
-        return _Writing(self._opened, self._wanted, found)
-
-
-class _Writing:
-    """Writes the objects of one commit again that have the keys."""
-
-    def __init__(self, opened: OfflineJob, wanted: WantedKeys, found: KeysFound) -> None:
-        self._opened = opened
-        self._wanted = wanted
-        self._found = found
-        self._segment_bytes_max = base_segment_bytes(opened.settings.in_flight_bytes_max)
-
-    async def __call__(self, uploads: Uploads) -> Contents:
-        """The contents of the new commit. An object at a time is in memory; of a range in RocksDB, what tables need."""
-        commit = self._found.commit
-        handles = await self._change_sets(uploads)
-        ranges: list[RangeState] = []
-        for place, part in enumerate(commit.ranges):
-            if place in self._found.rocksdb:
-                changed = msgspec.structs.replace(
-                    part, changelog=(), rocksdb=(), bases=tuple(await self._restored(part, uploads))
-                )
-            else:
-                changelog = (handles.get(each, each) for each in part.changelog)
-                bases = [again for each in part.bases for again in await self._base(each, uploads)]
-                changed = msgspec.structs.replace(
-                    part, changelog=tuple(each for each in changelog if each is not None), bases=tuple(bases)
-                )
-            ranges.append(
-                msgspec.structs.replace(changed, history=msgspec.UNSET, sizes=msgspec.UNSET, restored=msgspec.UNSET)
-            )
-        return Contents(ranges, commit.states)
-
-    async def _change_sets(self, uploads: Uploads) -> Mapping[ChangeSetHandle, ChangeSetHandle | None]:
-        """For each change set in an object that has the keys: that which takes its place; `None` if nothing is left.
-
-        Its id says that it stands for no change set of a writer: so nobody takes it for one that he knows, or for one
-        that this commit has added.
-        """
-        commit, replaced = self._found.commit, dict[ChangeSetHandle, ChangeSetHandle | None]()
-        for key in sorted(self._found.objects):
-            old = [handle for handle in carried_by(commit, key) if handle.key_groups]
-            if not old:
-                continue
-            read = SegmentRead(old[0].segment, tuple(old))
-            data = await self._get(read.segment)
-            left: list[ChangeSetHandle] = []
-            sets: list[ChangeSet] = []
-            for handle, view in zip(old, frames_of(data, read), strict=True):
-                changes = await self._opened.threads.cpu(self._left_in, view, handle)
-                replaced[handle] = None
-                if changes:
-                    log_id, number = last_id(handle)
-                    left.append(handle)
-                    sets.append(change_set(f"+0 {log_id}", number, changes))
-            if sets:
-                replaced.update(zip(left, await uploads.change_sets(sets), strict=True))
-        return replaced
-
-    def _left_in(self, view: memoryview, handle: ChangeSetHandle) -> list[Changes]:
-        return list(self._wanted.without(changes_of([view], [handle])))
-
-    async def _base(self, base: Base, uploads: Uploads) -> Sequence[Base]:
-        """The base itself, or what takes its place."""
-        if base.segment.key not in self._found.objects:
-            return [base]
-        data = await self._get(base.segment)
-        found = BaseRead(base).frames_in(data)
-        left = self._wanted.without(changes_of(frames_of(data, found), found.change_sets, found.key_groups))
-        groups = [group for each in base.key_groups for group in each]
-        return await self._bases(left, groups, uploads)
-
-    async def _restored(self, part: RangeState, uploads: Uploads) -> Sequence[Base]:
-        """The bases of a range that has RocksDB files: those cannot be written again one by one, so all of it is."""
-        opened, commit = self._opened, self._found.commit
-        opening = open_commit(
-            opened.settings,
-            opened.primary.store,
-            commit.states,
-            at_hand={},
+        opened, commit = self._opened, found.commit
+        again = WrittenAgain(
+            commit,
+            self._store,
+            self._wanted.without,
+            keys=found.objects,
+            places=found.rocksdb,
+            settings=opened.settings,
             threads=opened.threads,
             clock=opened.clock,
         )
-        async with opening as (states, restore):
 
-            def apply(changes: Sequence[Changes]) -> frozenset[int]:
-                return states.replay(self._wanted.without(changes))
+        async def write(uploads: Uploads) -> Contents:
+            return Contents(await again.write(uploads), commit.states)
 
-            await restore.run(commit, part.key_groups, apply)
-            groups = list(part.key_groups)
-            return await self._bases(states.snapshot().changes(frozenset(groups)), groups, uploads)
-
-    async def _bases(self, changes: Iterable[Changes], groups: Sequence[int], uploads: Uploads) -> Sequence[Base]:
-        pieces = pack(changes, groups, segment_bytes_max=self._segment_bytes_max)
-        found: list[Base] = []
-        while (piece := await self._opened.threads.cpu(next, pieces, None)) is not None:
-            found.append(await uploads.base(piece))
-        return found
-
-    async def _get(self, segment: Handle) -> bytes:
-        data = await self._opened.primary.store.get(segment.key)
-        await self._opened.threads.cpu(verify, data, segment)
-        return data
+        return write
 
 
 async def commits_in(keys: Iterable[str], log: LogReader, concurrency_max: int = 8) -> list[Commit]:

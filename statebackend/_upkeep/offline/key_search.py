@@ -6,7 +6,7 @@ groups now has the old entries nevertheless, and a change set that was supersede
 
 import importlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -56,8 +56,7 @@ class WantedKeys(msgspec.Struct, frozen=True):
         """For each change whether it is of one of the keys: an array of bools."""
         if self.states is not None and changes.state_id not in self.states:
             return np.zeros(changes.records, dtype=np.bool_)
-        keys = changes.keys if isinstance(changes, KeyedChanges) else _columns().keys_in(changes)
-        return np.fromiter((key in self.keys for key in keys), dtype=np.bool_, count=changes.records)
+        return np.fromiter((key in self.keys for key in keys_of(changes)), dtype=np.bool_, count=changes.records)
 
     def count(self, parts: Iterable[Changes]) -> int:
         """How many of these changes are of one of the keys."""
@@ -73,9 +72,12 @@ class WantedKeys(msgspec.Struct, frozen=True):
                 yield each.taken(kept)
 
 
-def _columns() -> Any:
-    """The module that reads columns, which needs an extra."""
-    return importlib.import_module("statebackend._state.columnar.plain_columns")
+def keys_of(changes: Changes) -> Sequence[Any]:
+    """The key of each change."""
+    if isinstance(changes, KeyedChanges):
+        return changes.keys
+    columns: Any = importlib.import_module("statebackend._state.columnar.plain_columns")  # needs an extra
+    return cast("Sequence[Any]", columns.keys_in(changes))
 
 
 class KeySearch:

@@ -31,6 +31,7 @@ from statebackend.ids import (
     Base,
     ChangeSetHandle,
     CheckpointId,
+    Epoch,
     RangeState,
     SnapshotResult,
     SourceMark,
@@ -66,10 +67,38 @@ class Uploads:
         self._uploaded.append(uploaded)
         return [ChangeSetHandle(uploaded.primary, *msgspec.structs.astuple(entry)) for entry in entries]
 
-    async def discard(self) -> None:
-        """Delete everything: no commit holds it, or ever will. Bounded, and not cancelled."""
+    async def discard_unless_held(self, error: BaseException, *, is_sent: bool) -> None:
+        """Delete everything unless a commit may hold it. Bounded, and not cancelled. `is_sent`: the commit was sent."""
+        # Then only these errors say that it does not exist. After any other, deleting might damage it.
+        if is_sent and not isinstance(error, (InputError, StoreAccessError, StoreUnavailableError)):
+            return
         with anyio.move_on_after(self._close_timeout_s, shield=True):
             await self._scheduler.discard(self._uploaded).wait()
+
+
+@asynccontextmanager
+async def open_uploads(
+    settings: Settings,
+    primary: ObjectStore,
+    epoch: Epoch,
+    threads: WorkerThreads,
+    *,
+    clock: Clock,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+) -> AsyncGenerator[Uploads]:
+    """Open the uploads for one commit of `epoch` to `primary`, the job's part of it. They have no local copies."""
+    async with open_tasks() as tasks:
+        copies = choose_copies(uploader, primary, None, settings=settings, tasks=tasks, observer=UNOBSERVED)
+        scheduler = upload_scheduler(
+            settings,
+            copies.uploader,
+            new_name=new_names(epoch),
+            threads=threads,
+            tasks=tasks,
+            clock=clock,
+            observer=UNOBSERVED,
+        )
+        yield Uploads(scheduler, settings.close_timeout_s)
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -103,22 +132,12 @@ class OfflineJob(msgspec.Struct, frozen=True):
         `CheckpointCoordinator.commit`, what uploading raises, and what the two functions raise. A call that fails or is
         cancelled before the commit was sent deletes what it has uploaded. One that is cancelled later finishes first.
         """
-        settings = self.settings
-        async with open_tasks() as tasks:
-            copies = choose_copies(
-                self.uploader, self.primary.store, None, settings=settings, tasks=tasks, observer=UNOBSERVED
-            )
-            scheduler = upload_scheduler(
-                settings,
-                copies.uploader,
-                new_name=new_names(position.epoch),
-                threads=self.threads,
-                tasks=tasks,
-                clock=self.clock,
-                observer=UNOBSERVED,
-            )
+        opening = open_uploads(
+            self.settings, self.primary.store, position.epoch, self.threads, clock=self.clock, uploader=self.uploader
+        )
+        async with opening as uploads:
             coordinator = self.job.coordinator(position)
-            uploads, is_sent = Uploads(scheduler, settings.close_timeout_s), False
+            is_sent = False
             try:
                 contents = await write(uploads)
                 checkpoint_id = coordinator.next_checkpoint_id
@@ -138,10 +157,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
                 is_sent = True
                 await coordinator.commit(checkpoint_id, snapshots, source)
             except BaseException as error:
-                # After the commit was sent, only these errors say that it does not exist. After any other it may hold
-                # what was uploaded, and deleting that would damage it.
-                if not is_sent or isinstance(error, (InputError, StoreAccessError, StoreUnavailableError)):
-                    await uploads.discard()
+                await uploads.discard_unless_held(error, is_sent=is_sent)
                 raise
             await coordinator.write_hint()
         return checkpoint_id, uploads
