@@ -6,6 +6,7 @@ installed), no Java (a packaged one is installed if the machine has none), no co
 
 import argparse
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 NO_NODE_STATUS = 3  # of benchmarks/azurite.py
 NO_POSTGRES_STATUS = 3  # of benchmarks/upserts/postgres.py
 NO_SPIN_STATUS = 3  # of tests/explore/spin.py
+NOT_COMPARED_STATUS = 3  # of benchmarks/api_changes.py
 MINISTACK = "ministack==1.5.33"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
@@ -45,6 +47,8 @@ EXTRAS = ("azure", "cli", "columns", "otel", "prometheus", "rocksdb", "sketches"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PYSPARKS_REFUSED = ("3.5",)
 PYSPARKS = ("4.0", "4.1", "4.2", "4.3", *PYSPARKS_REFUSED)
+RELEASED_BEFORE_S: Final = 1_735_689_600
+"""The start of 2025, as the time of files that come without a history."""
 COMPATIBLE = ("ok", "refused by SettingsError")
 PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py")
 
@@ -53,10 +57,7 @@ PYTHON_FILES = ("statebackend", "benchmarks", "tests", "docs/_site", "noxfile.py
 def tests(session: nox.Session) -> None:
     """The whole suite, Spark included, in three processes. Arguments after `--` go to pytest: `-n 0` makes it one."""
     session.install("-e", ".[spark,test]")
-    environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
-    with files_in_memory(session) as placed:
-        command = ("python", "-m", "pytest", *WORKERS, "--durations=25", *session.posargs)
-        session.run(*command, env=environment | placed | KEEP_COMPILED)
+    run_tests(session)
 
 
 @nox.session
@@ -219,6 +220,36 @@ def layers(session: nox.Session) -> None:
 
 
 @nox.session
+def api(session: nox.Session) -> None:
+    """What of the public names changed since the last release: each change that breaks a caller is allowed and said."""
+    session.install("griffe>=1.15")
+    command = ("python", "-m", "benchmarks.api_changes")
+    printed = session.run(*command, success_codes=[0, NOT_COMPARED_STATUS], silent=True)
+    (session.warn if str(printed).startswith("NOT COMPARED") else session.log)(str(printed).strip())
+
+
+@nox.session(python=PYTHONS[0])  # whose packages go back furthest
+def lowest(session: nox.Session) -> None:
+    """The suite with the lowest version of every bound in `pyproject.toml`: `nox -s lowest -- tests/state`."""
+    resolved = str(Path(session.create_tmp(), "lowest.txt"))
+    session.install("uv>=0.9")
+    extras = ("--extra", "spark", "--extra", "test")
+    session.run(
+        "uv", "pip", "compile", "-q", "--resolution", "lowest-direct", *extras, "pyproject.toml", "-o", resolved
+    )
+    session.install("-r", resolved)
+    session.install("--no-deps", "-e", ".")
+    run_tests(session)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """The suite with the newest versions that the bounds allow, candidates included: what will break is seen before."""
+    session.install("--pre", "--upgrade", "--upgrade-strategy", "eager", "-e", ".[spark,test]")
+    run_tests(session)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """The site, in `build/site`: strictly built, each link followed, each page looked at in Chromium if there is one.
 
@@ -272,18 +303,50 @@ def compat(session: nox.Session) -> None:
 
 
 @nox.session
-def release(session: nox.Session) -> None:
-    """Wheel and sdist in `dist/`: built, checked, installed where nothing else is, tried. Nothing is uploaded.
+def changelog(session: nox.Session) -> None:
+    """What the fragments of `docs/changes` will make of the changelog. `nox -s changelog -- --write` makes it so."""
+    session.install("towncrier>=24.8")
+    version = ROOT.joinpath("statebackend", "_version.py").read_text(encoding="utf-8").split('"')[-2]
+    session.run("towncrier", "build", "--version", version, "--yes" if "--write" in session.posargs else "--draft")
 
-    Once without extras and once with each: in an environment of its own, what the extra is for works.
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Wheel and sdist in `dist/`: built twice and equal, checked, installed where nothing else is, tried.
+
+    Once without extras and once with each: in an environment of its own, what the extra is for works. What is installed
+    then is written to `build/sbom` as CycloneDX. Nothing is uploaded.
     """
-    session.install("build>=1.2", "twine>=6")
-    built = ROOT / "dist"
-    shutil.rmtree(built, ignore_errors=True)
-    session.run("python", "-m", "build", "--outdir", str(built), silent=True)  # the wheel is made from the sdist
+    session.install("build>=1.2", "twine>=6", "cyclonedx-bom>=7")
+    built, again = ROOT / "dist", Path(session.create_tmp(), "again").absolute()
+    for folder in (built, again):
+        shutil.rmtree(folder, ignore_errors=True)
+    environment = {"SOURCE_DATE_EPOCH": committed_s()}
+    session.run("python", "-m", "build", "--outdir", str(built), silent=True, env=environment)  # wheel from the sdist
     session.run("twine", "check", "--strict", *map(str, sorted(built.iterdir())))
     session.run("python", "benchmarks/packages.py", str(built))
-    (wheel,) = built.glob("*.whl")
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, again, filter="data")
+    command = (
+        "python",
+        "-m",
+        "build",
+        "--outdir",
+        str(again / "dist"),
+        str(again / sdist.name.removesuffix(".tar.gz")),
+    )
+    session.run(*command, silent=True, env=environment | {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"})
+    for one in (wheel, sdist):
+        if one.read_bytes() != (again / "dist" / one.name).read_bytes():
+            session.error(
+                f"{one.name} is another one if it is built from what is in the sdist: compare {again / 'dist'}"
+            )
+        session.log(
+            f"{one.name}: built twice, equal byte for byte, sha256 {hashlib.sha256(one.read_bytes()).hexdigest()}"
+        )
+    bills = ROOT / "build" / "sbom"
+    shutil.rmtree(bills, ignore_errors=True)
+    bills.mkdir(parents=True)
     for name in ("", *EXTRAS):
         folder = Path(session.create_tmp(), "empty")
         own = str(folder / "bin" / "python")
@@ -294,6 +357,28 @@ def release(session: nox.Session) -> None:
         session.run(own, "benchmarks/extras.py", *filter(None, [name]), external=True)
         if name in ("", "all"):
             session.run(own, "benchmarks/smoke.py", *(["--columns"] if name else []), external=True)
+            bill = bills / f"{wheel.name.removesuffix('-py3-none-any.whl')}{'-all' if name else ''}.cdx.json"
+            options = ("--output-reproducible", "--mc-type", "library", "--pyproject", "pyproject.toml")
+            session.run("cyclonedx-py", "environment", *options, "-o", str(bill), own, env=environment)
+            session.log(f"what is installed with it: {bill}")
+
+
+def committed_s() -> str:
+    """When the commit that is checked out was made, in seconds: the time of all files of a release."""
+    command = ("git", "log", "-1", "--format=%ct")
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive has no history
+        return str(RELEASED_BEFORE_S)
+    return done.stdout.strip()
+
+
+def run_tests(session: nox.Session) -> None:
+    """Run pytest, with all servers that the tests ask for, on what is installed."""
+    environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
+    with files_in_memory(session) as placed:
+        command = ("python", "-m", "pytest", *WORKERS, "--durations=25", *session.posargs)
+        session.run(*command, env=environment | placed | KEEP_COMPILED)
 
 
 def announced(session: nox.Session, pairs: Sequence[tuple[str, str]]) -> Generator[tuple[str, str]]:

@@ -5,10 +5,10 @@
     nox -s bench -- spark upserts       these, or parts of them: state.access
     nox -s bench -- list                what there is, and how long each takes
     nox -s bench -- compare OLD NEW     two results files, or two directories of them
-    nox -s bench -- page                the performance page and its charts, from the results
+    nox -s bench -- page                the performance page, its charts and its history, from the results
 
-A run writes each result to `benchmarks/results`, a quick one to `build/benchmarks`, a trial with `--sizes` nowhere.
-It ends with a line for each benchmark, and with status 1 if one could not be run to its end.
+A run writes each result to `benchmarks/results`, and to the history there; a quick one writes to `build/benchmarks`, a
+trial with `--sizes` nowhere. It ends with a line for each benchmark, and with status 1 if one could not be run.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import results
+from benchmarks import history, results
 from benchmarks.catalogue import CATALOGUE, benchmark_of, is_part, steps_of
 from benchmarks.contest import Report
 
@@ -80,7 +80,10 @@ def _measure(report: Report, sizes: dict[str, int], *, quick: bool, directory: P
     seconds = time.monotonic() - begun_s
     if directory is not None and report.lines:
         at = begun.isoformat(timespec="seconds")
-        path = results.save(results.result_of(report, begun=at, seconds=seconds, quick=quick, sizes=sizes), directory)
+        result = results.result_of(report, begun=at, seconds=seconds, quick=quick, sizes=sizes)
+        path = results.save(result, directory)
+        if directory == results.DIRECTORY:
+            history.append(result, directory / history.FILE.name)
         print(f"  {len(report.lines)} lines in {seconds:.0f} s, written to {path}", flush=True)
 
 
@@ -148,6 +151,8 @@ def _page(arguments: Sequence[str]) -> None:
     performance: Any = importlib.import_module("benchmarks.performance")  # needs matplotlib
     for path in performance.make(results.load(given.results)):
         print(path)
+    history.PAGE.write_text(history.page(history.load(history.FILE)), encoding="utf-8")
+    print(history.PAGE)
 
 
 def _named(name: str) -> str:

@@ -23,7 +23,7 @@ release = version = statebackend.__version__
 html_title = f"statebackend {release}"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "contents", "docstrings", "files", "inline"]
-exclude_patterns = ["_site"]
+exclude_patterns = ["_site", "changes"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]

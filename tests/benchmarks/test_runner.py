@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import results
+from benchmarks import history, results
 from benchmarks.__main__ import main
 from benchmarks.catalogue import CATALOGUE, Benchmark, is_part, steps_of
 from benchmarks.contest import Line, Report, ratio
@@ -163,6 +163,9 @@ def test_a_quick_run_leaves_the_results_of_the_page_alone(
     assert [path.name for path in tmp_path.rglob("*")] == ["quick", "fast.json"]
     main(["fast"])
     assert (tmp_path / "page" / "fast.json").is_file()
+    main(["fast"])
+    kept = history.load(tmp_path / "page" / history.FILE.name)
+    assert [(entry.claim, entry.measured) for entry in kept] == 2 * [("ours over theirs", 0.5)]
 
 
 def test_a_quick_run_of_a_part_has_the_sizes_of_the_whole() -> None:

@@ -2,7 +2,7 @@
 
 import re
 
-from benchmarks import performance, results
+from benchmarks import history, performance, results
 from tests.tidy.test_words import ROOT
 
 TEXT = performance.PAGE.read_text(encoding="utf-8")
@@ -11,6 +11,33 @@ TEXT = performance.PAGE.read_text(encoding="utf-8")
 def test_the_page_is_up_to_date_with_the_results() -> None:
     """`python -m benchmarks page` makes it so."""
     assert performance.page(results.load(results.DIRECTORY)) == TEXT
+
+
+def test_the_history_has_every_result_and_its_page_every_claim() -> None:
+    """`nox -s bench` adds to it; `python -m benchmarks page` makes the page."""
+    kept = history.load(history.FILE)
+    assert history.page(kept) == history.PAGE.read_text(encoding="utf-8")
+    for result in results.load(results.DIRECTORY):
+        assert set(history.entries_of(result)) <= set(kept), result.benchmark
+
+
+def test_the_newest_runs_stand_beside_one_another_ratios_first() -> None:
+    """A claim that is measured no more leaves the table with the last run that had it."""
+
+    def entry(day: int, claim: str, measured: float, unit: str) -> history.Entry:
+        return history.Entry(
+            f"2026-11-{day:02}T12:00:00", f"c{day}", "", "upserts", claim, measured, unit, "most", "met"
+        )
+
+    days = range(1, 8)
+    entries = [entry(1, "old | one", 1, "x"), *(entry(day, "a time", day, "ms") for day in days)]
+    entries += [entry(day, "ratio", day / 2, "x") for day in days if day != 6]
+    assert history.page(entries).split("## upserts\n\n")[1].splitlines() == [
+        "| Claim | Expected | " + " | ".join(f"2026-11-0{day}, `c{day}`" for day in range(3, 8)) + " |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| ratio | most | 1.5 x | 2 x | 2.5 x |  | 3.5 x |",
+        "| a time | most | 3 ms | 4 ms | 5 ms | 6 ms | 7 ms |",
+    ]
 
 
 def test_every_block_is_on_the_page_once() -> None:

@@ -23,6 +23,7 @@ TOP_LEVEL = frozenset(
         ".ci",
         ".git",
         ".gitattributes",
+        ".github",
         ".gitignore",
         "LICENSE",
         "README.md",
@@ -111,6 +112,14 @@ def test_top_level_holds_only_what_belongs_there() -> None:
         if path.name not in TOP_LEVEL and not any(fnmatch(path.name, pattern) for pattern in ignored)
     ]
     assert stray == []
+
+
+def test_fragments_of_the_changelog_are_named_as_it_reads_them() -> None:
+    """Another name would be left out of the changelog in silence."""
+    kinds = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["towncrier"]["type"]
+    name = re.compile(rf"\+[\w-]+\.({'|'.join(kind['directory'] for kind in kinds)})\.md")
+    fragments = {path.name for path in (ROOT / "docs" / "changes").iterdir()} - {"README.md"}
+    assert [each for each in fragments if not name.fullmatch(each)] == []
 
 
 def test_examples_are_named_alike_in_every_process() -> None:

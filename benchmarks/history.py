@@ -1,0 +1,88 @@
+"""What each benchmark has measured, commit by commit: a line for every claim of every whole run, and a page of them.
+
+`benchmarks/results/history.jsonl` only grows. The page shows the newest runs of each claim beside one another. A time
+depends on the machine and on what else it did, a ratio of contestants that took turns does not: so ratios come first.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.results import DIRECTORY, RATIOS, Result
+
+FILE: Final = DIRECTORY / "history.jsonl"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "performance-history.md"
+RUNS_SHOWN: Final = 5
+HEAD: Final = """# Performance, commit by commit
+
+What the benchmarks of [the performance page](performance.md) measured each time they were run as a whole, newest run
+last. A ratio is of contestants that took turns in one run, and can be compared across commits and machines. Times and
+amounts cannot: they are of their machine. `nox -s bench` adds its runs to `benchmarks/results/history.jsonl`, and
+`nox -s bench -- page` makes this page of that file.
+"""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One claim in one run."""
+
+    begun: str
+    commit: str
+    processor: str
+    benchmark: str
+    claim: str
+    measured: float
+    unit: str
+    expected: str
+    verdict: str
+
+
+def entries_of(result: Result) -> Iterator[Entry]:
+    """The lines that a run adds."""
+    for line in result.lines:
+        yield Entry(
+            begun=result.begun,
+            commit=result.commit,
+            processor=result.machine.get("processor", ""),
+            benchmark=result.benchmark,
+            claim=line.claim,
+            measured=line.measured,
+            unit=line.unit,
+            expected=line.expected,
+            verdict=line.verdict,
+        )
+
+
+def append(result: Result, file: Path) -> None:
+    """Add a run to the end of the file."""
+    with file.open("ab") as history:
+        history.writelines(msgspec.json.encode(entry) + b"\n" for entry in entries_of(result))
+
+
+def load(file: Path) -> list[Entry]:
+    """All entries, oldest first. Raises `msgspec.MsgspecError` if a line is none."""
+    entries = [msgspec.json.decode(line, type=Entry) for line in file.read_bytes().splitlines()]
+    return sorted(entries, key=lambda entry: entry.begun)
+
+
+def page(entries: Iterable[Entry]) -> str:
+    """The text of the page: a table for each benchmark, with a column for each of its newest runs."""
+    by_benchmark = sorted(entries, key=lambda entry: (entry.benchmark, entry.begun))
+    parts = [HEAD]
+    for benchmark, of_it in groupby(by_benchmark, key=lambda entry: entry.benchmark):
+        parts.append(f"\n## {benchmark}\n\n" + "\n".join(_table(list(of_it))) + "\n")
+    return "".join(parts)
+
+
+def _table(entries: Sequence[Entry]) -> Iterator[str]:
+    runs = sorted({(entry.begun, entry.commit) for entry in entries})[-RUNS_SHOWN:]
+    yield "| Claim | Expected | " + " | ".join(f"{begun[:10]}, `{commit}`" for begun, commit in runs) + " |"
+    yield "| --- " * (len(runs) + 2) + "|"
+    measured = {(entry.claim, entry.begun, entry.commit): entry for entry in entries}
+    newest = {entry.claim: entry for entry in entries if (entry.begun, entry.commit) in runs}
+    for claim, last in sorted(newest.items(), key=lambda pair: (pair[1].unit not in RATIOS, pair[0])):
+        found = [measured.get((claim, *run)) for run in runs]
+        cells = ["" if entry is None else f"{entry.measured:.3g} {entry.unit}".strip() for entry in found]
+        yield "| " + " | ".join([claim.replace("|", "\\|"), last.expected.replace("|", "\\|"), *cells]) + " |"
