@@ -13,7 +13,7 @@ them, as those of segments do. Executors stage the output of their tasks, each i
 
 import itertools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final
 
 import msgspec
@@ -173,6 +173,20 @@ class JobOutbox:
         """Note that the output was published: the next commit does not name it. Calling twice is fine."""
         self._pending = tuple(each for each in self._pending if each != output)
         self._at_hand = None
+
+    async def leave(self, keys: Container[str]) -> None:
+        """Copy what is pending and lies in objects of these keys into objects of its own, for the next commit to name.
+
+        As `read` and `stage`.
+        """
+        moved: list[StagedOutput] = []
+        for output in self._pending:
+            if any(part.key in keys for part in output.parts):
+                parts = await self._upload(await self.read(output))
+                moved.append(msgspec.structs.replace(output, parts=parts))
+            else:
+                moved.append(output)
+        self._pending = tuple(moved)
 
     async def _encode(self, part: Buffer) -> tuple[bytes, int]:
         """Return the part as it is stored, and its checksum."""

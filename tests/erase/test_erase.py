@@ -49,6 +49,26 @@ async def test_every_kind_of_state_loses_the_key_and_nothing_else(place: str, se
 
 
 @run_virtual
+async def test_output_that_is_still_to_be_published_keeps_no_erased_key() -> None:
+    """The commit that has the key carries output besides. It is published as ever, and that commit is swept."""
+    job = Job(CARRIED)
+    await job.with_changes()
+    async with sb.open_backend(job.settings, store=job.store, clock=job.clock) as backend:
+        backend.value_state("value", int)[ADA] = 4
+        source = sb.SourceMark("query", 1)
+        await backend.checkpoint(backend.next_checkpoint_id, source=source, output=sb.Output(b"", 1, (b"rows",)))
+    report = await job.erase()
+    assert report.outputs_pending == 1
+    await job.sweep_later()
+    assert await job.names_stored() == []
+    assert (await sb.verify_erased(job.settings, ERASED, store=job.store)).is_proved
+    async with sb.open_backend(job.settings, store=job.store, clock=job.clock) as backend:
+        taken = await backend.take_output()
+        assert taken is not None
+        assert list(map(bytes, taken[1])) == [b"rows"]
+
+
+@run_virtual
 async def test_a_holder_can_be_swept_from_the_time_that_is_told() -> None:
     """Not a second sooner, where the job goes on writing; and it tells so of each."""
     job = Job()

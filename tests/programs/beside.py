@@ -1,20 +1,21 @@
 """What happens beside the stream: edits by hand, savepoints, upkeep, and readers."""
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+import datetime as dt
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import statebackend as sb
 from statebackend.errors import CheckpointNotFoundError, InputError, StateBackendError
-from tests.programs.dictionaries import NEVER
+from tests.programs.dictionaries import NEVER, Dictionaries
 from tests.programs.looking import check
 from tests.programs.operations import act, declare
-from tests.programs.program import Edit, Look, Savepoint, Upkeep
+from tests.programs.program import Edit, Heir, Look, Savepoint, Upkeep
 from tests.programs.readers import MoreReaders
 from tests.programs.spark_reading import look_at_feed, look_in_spark
 from tests.programs.values import KEYS
-from tests.programs.weather import is_of_weather, weather
+from tests.programs.weather import is_of_weather, through_weather, weather
 
 if TYPE_CHECKING:
     from tests.programs.running import Running
@@ -22,30 +23,58 @@ if TYPE_CHECKING:
 
 def edit(running: "Running", step: Edit) -> None:
     """Open the job by hand, change it, commit, without a word of it to the stream."""
+    made: list[tuple[int, Dictionaries]] = []
+    if (work := edits(running, step, made.append)) is None:
+        return
+    running.sink.close()
+
+    async def open_it() -> None:
+        async with sb.open_backend(running.settings) as backend:
+            await work(backend)
+
+    asyncio.run(open_it())
+    for checkpoint_id, held in made:
+        running.committed(checkpoint_id, held, None)
+
+
+def edits(
+    running: "Running",
+    step: Edit | Heir,
+    tell: Callable[[tuple[int, Dictionaries]], None],
+) -> Callable[[Any], Awaitable[None]] | None:
+    """What a person does with a backend: changes and commits. `tell`: of each commit before it is made.
+
+    `None` where nothing of a time-to-live could be written, since the job has no time yet.
+    """
     job, kind = running.job, running.program.keys
     if job.clock != "none" and running.held.now == NEVER:
-        return  # nothing of a time-to-live could be written
-    running.sink.close()
+        return None
     held = running.held.copy()
     held.before = held.now
     states = {each.name: each for each in job.states}
     keys = KEYS[kind]
 
-    async def work() -> None:
-        async with sb.open_backend(running.settings) as backend:
-            for _ in range(step.commits):
-                opened = {name: declare(backend, each, job, kind) for name, each in states.items()}
-                for item in step.items:
-                    for do in item.does:
-                        key = keys[item.key % len(keys)]
-                        act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
-                        held.act(states[do.state], key, do)
-                held.known |= states
-                checkpoint_id = backend.next_checkpoint_id
-                await backend.checkpoint(checkpoint_id)
-                running.committed(checkpoint_id, held, None)
+    async def work(backend: Any) -> None:
+        for _ in range(step.commits):
+            opened = {name: declare(backend, each, job, kind) for name, each in states.items()}
+            for item in step.items:
+                for do in item.does:
+                    key = keys[item.key % len(keys)]
+                    act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
+                    held.act(states[do.state], key, do)
+            held.known |= states
+            checkpoint_id = backend.next_checkpoint_id + step.skipped
+            tell((checkpoint_id, held.copy()))
+            await backend.checkpoint(checkpoint_id)
 
-    asyncio.run(work())
+    return work
+
+
+def newest_id(settings: sb.Settings) -> int:
+    """The newest checkpoint of the job, as anybody finds it."""
+    found = asyncio.run(sb.inspect(settings)).newest_checkpoint_id
+    assert found is not None
+    return found
 
 
 def savepoint(running: "Running", step: Savepoint) -> None:
@@ -62,11 +91,18 @@ def savepoint(running: "Running", step: Savepoint) -> None:
 
 
 def upkeep(running: "Running", step: Upkeep) -> None:
-    """What an operator does now and then."""
+    """What an operator does now and then; once more, where the weather was too bad."""
+    if step.what == "sweep":
+        running.is_swept = True
+    through_weather(running, step, lambda: _upkeep(running, step.what))
+    if step.what == "drop savepoints":
+        running.savepoints.clear()
+
+
+def _upkeep(running: "Running", what: str) -> None:
     settings = running.settings
-    match step.what:
+    match what:
         case "sweep":
-            running.is_swept = True
             asyncio.run(sb.sweep(settings, dry_run=False, min_age_s=0.0))
         case "repair" if settings.local:
             with suppress(InputError):  # no local copies yet
@@ -74,9 +110,8 @@ def upkeep(running: "Running", step: Upkeep) -> None:
         case "verify":
             check("damages", list(asyncio.run(sb.verify(settings)).damages), [])
         case "drop savepoints":
-            for name in running.savepoints:
+            for name in {each.name for each in asyncio.run(sb.savepoints(settings))} & running.savepoints.keys():
                 asyncio.run(sb.drop_savepoint(settings, name))
-            running.savepoints.clear()
 
 
 def look(running: "Running", step: Look) -> None:
@@ -98,6 +133,16 @@ def _look_at_earlier(running: "Running", readers: MoreReaders, number: int) -> N
     checkpoint_id = _earlier(running, number)
     with perhaps_swept(running, checkpoint_id):
         asyncio.run(readers.look_whole(running.kept[checkpoint_id], checkpoint_id=checkpoint_id))
+
+
+def _look_at_moment(running: "Running", readers: MoreReaders, number: int) -> None:
+    """A commit of the line, by the time at which it was the newest, as a number, a text or a `datetime`."""
+    line = [each.checkpoint_id for each in running.line]
+    checkpoint_id = line[number % len(line)]
+    moment = dt.datetime.fromtimestamp(running.moments[checkpoint_id], dt.UTC)
+    at = (moment.timestamp(), moment.isoformat(), moment)[number % 3]
+    with perhaps_swept(running, checkpoint_id):
+        asyncio.run(readers.look_whole(running.kept[checkpoint_id], at=at))
 
 
 def _look_at_savepoints(running: "Running", readers: MoreReaders, number: int) -> None:
@@ -125,6 +170,7 @@ READERS: Mapping[str, Callable[["Running", MoreReaders, int], None]] = {
     "keys": _look_at_keys,
     "checkpoint": _look_at_earlier,
     "savepoint": _look_at_savepoints,
+    "moment": _look_at_moment,
     "rows": lambda running, readers, number: asyncio.run(readers.look_at_rows(running.held)),
     "differences": _look_at_differences,
     "export": lambda running, readers, number: asyncio.run(readers.export(running.held, running.home.parent, number)),

@@ -236,8 +236,11 @@ class Dictionaries:
         return found
 
     def look(self, declared: Declared, key: Any) -> Any:
-        """What a processor sees, as `processors.look` has it."""
-        found = self._read(declared, key)
+        """What a processor sees, as `processors.look` has it; which may count as a use."""
+        return self.shown(declared, self._read(declared, key))
+
+    def shown(self, declared: Declared, found: Any) -> Any:
+        """What is under a key, as a program sees it."""
         match declared.kind:
             case "timers":
                 return [] if found is MISSING else found

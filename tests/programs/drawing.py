@@ -13,7 +13,10 @@ from tests.programs.program import (
     Declared,
     Do,
     Edit,
+    Erase,
+    Follow,
     FromSavepoint,
+    Heir,
     Item,
     Job,
     Look,
@@ -50,6 +53,7 @@ READERS = (
     "keys",
     "checkpoint",
     "savepoint",
+    "moment",
     "rows",
     "differences",
     "export",
@@ -88,7 +92,10 @@ HELD_BACK = frozenset[str]()
 FRESH = 100_000
 """From this seed on are those that a commit draws for its tests. What would make them depend on threads, or has not
 been hunted for long, is drawn for the seeds before it alone."""
-YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "broadcast"})
+YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby"})
+ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
+BESIDE = ("", "", "", "store fails", "answers lost", "store refuses", "killed at a request")
+"""The weather of what is done beside the stream."""
 
 
 def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
@@ -98,6 +105,8 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
         held_back |= YOUNG
     drawing = _Drawing(chance, held_back)
     steps: list[Step] = [Start(drawing.job())]
+    if chance.random() < 0.1:
+        steps.append(Edit(drawing.items(2, 3), 1, first=True, skipped=chance.choice((0, 0, 5))))
     for _ in range(chance.choice((1, 2, 3))):
         for _ in range(chance.choice((1, 2, 4))):
             steps.append(drawing.batch())
@@ -105,7 +114,7 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
                 steps.append(drawing.beside())
         if chance.random() < 0.6:
             drawing.job_again()
-            after = chance.choice(("closed", "left open", "killed"))
+            after = chance.choice(drawing.stops())
             steps.append(Start(drawing.drawn, after))
     steps.append(drawing.batch())
     if chance.random() < 0.5:
@@ -142,7 +151,7 @@ class _Drawing:
             clock=clock,
             lateness_s=chance.choice((0.0, 5.0, 3600.7)) if clock == "event" else 0.0,
             late=late if clock == "event" else None,
-            zone=self.one_of("zones", ("UTC", "UTC", "America/New_York", "Asia/Kathmandu"), ("UTC",)),
+            zone=self.one_of("zones", ZONES, ("UTC",)),
             times=chance.choice(("instant", "instant", "naive")),
             on_rewind=chance.choice(("fail", "rollback")),
             concurrency=chance.choice((None, 1, 3)) if work == "async process" else None,
@@ -283,10 +292,14 @@ class _Drawing:
     def beside(self) -> Step:
         chance = self.chance
         drawn: tuple[Callable[[], Step], ...] = (
-            lambda: Edit(self.items(2, 3), chance.choice((1, 4))),
+            lambda: Edit(self.items(2, 3), chance.choice((1, 4)), skipped=chance.choice((0, 0, 7))),
             lambda: Savepoint(chance.choice(("first", "second"))),
             lambda: Savepoint(chance.choice(("first", "second")), self.plain_batch()),
-            lambda: Upkeep(chance.choice(("sweep", "repair", "verify", "drop savepoints"))),
+            lambda: Upkeep(chance.choice(("sweep", "repair", "verify", "drop savepoints")), *self.weather()),
+            self.follow,
+            self.follow,
+            self.heir,
+            self.erase,
             lambda: Rewind(chance.choice((1, 1, 2)), self.plain_batch()),
             lambda: FromSavepoint(chance.choice(("first", "second")), self.plain_batch()),
             self.slip,
@@ -295,8 +308,37 @@ class _Drawing:
         )
         young: Mapping[str, Callable[[], Step]] = {
             "adopt": lambda: Adopt(self.plain_batch()),
-            "rewrite": lambda: Rewrite(chance.choice(GROUPS), chance.choice(("", "first"))),
+            "rewrite": lambda: Rewrite(chance.choice(GROUPS), chance.choice(("", "first")), *self.weather()),
             "weather": lambda: Look(chance.choice(IN_PROCESS), chance.randrange(127), chance.choice((*WEATHERS,))),
         }
         drawn += tuple(step for name, step in young.items() if name not in self.held_back)
         return chance.choice(drawn)()
+
+    def stops(self) -> tuple[Any, ...]:
+        """How a run may end."""
+        return ("closed", "left open", "killed", *(() if "standby" in self.held_back else ("taken over",)))
+
+    def weather(self) -> tuple[Any, int]:
+        """The weather of an action beside the stream, and its fate."""
+        return self.one_of("weather", BESIDE, ("",)), self.chance.randrange(12)
+
+    def follow(self) -> Follow:
+        chance = self.chance
+        is_quick = self.one_of("weather", (False, False, True), (False,))
+        return Follow(
+            every_s=0.01 if is_quick else 3600.0,
+            part=chance.choice((0, 0, 0, 1, 40)),
+            pin=chance.random() < 0.2,
+            weather=self.one_of("weather", ("", "", "", "store fails", "store refuses"), ("",)),
+        )
+
+    def heir(self) -> Heir:
+        weather, fate = self.weather()
+        twice = self.chance.random() < 0.3
+        return Heir(self.items(2, 3), self.plain_batch(), twice=twice, weather=weather, fate=fate)
+
+    def erase(self) -> Erase:
+        chance = self.chance
+        keys = tuple(chance.sample(range(8), chance.choice((1, 1, 2, 5))))
+        beside = self.plain_batch() if chance.random() < 0.2 else None
+        return Erase(keys, chance.random() < 0.2, chance.random() < 0.7, beside, *self.weather())

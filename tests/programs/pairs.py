@@ -11,6 +11,8 @@ from itertools import combinations
 from tests.programs.program import (
     Batch,
     Edit,
+    Erase,
+    Follow,
     Look,
     Program,
     Savepoint,
@@ -53,22 +55,32 @@ def _traits(program: Program) -> Iterator[str]:
                 yield f"mishap: {step.mishap or 'none'}"
                 yield from (f"op: {do.op}" for item in step.items for do in item.does)
             case _:
-                yield _beside(step)
+                yield from _beside(step)
 
 
-def _beside(step: Step) -> str:
+def _beside(step: Step) -> Iterator[str]:
+    name = type(step).__name__.lower()
     match step:
         case Edit():
-            return f"beside: edit x {step.commits}"
+            name += " at first" if step.first else f" x {step.commits}"
         case Upkeep():
-            return f"beside: {step.what}"
+            name = step.what
+        case Follow(part=part, pin=pin):
+            name += " a part" * bool(part) + " with a pin" * pin
+        case Erase(beside=Batch()):
+            name += " beside a stream"
+        case Erase(drops=False):
+            name += " and drop no savepoint"
         case Look():
-            return f"beside: look at {step.reader}{' in bad weather' if step.weather else ''}"
+            name = f"look at {step.reader}"
         case Savepoint(asked=Batch()):
-            return "beside: savepoint asked of the sink"
+            name += " asked of the sink"
         case Slip():
-            return f"slip: {step.what}"
-    return f"beside: {type(step).__name__}"
+            yield f"slip: {step.what}"
+            return
+    yield f"beside: {name}"
+    if getattr(step, "weather", ""):
+        yield f"bad weather: {name}"
 
 
 def _of_job(step: Start) -> Iterator[str]:

@@ -33,7 +33,10 @@ Mishap = Literal[
     "store refuses",
     "killed at a request",
 ]
-Stop = Literal["closed", "left open", "killed"]
+Stop = Literal["closed", "left open", "killed", "taken over"]
+"""How a run ends. Taken over: the next one has stood by for it, and claims the job with its first batch."""
+Weather = Literal["", "store fails", "answers lost", "store refuses", "killed at a request"]
+"""What an action beside the stream meets; it is repeated in fine weather then."""
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -125,10 +128,56 @@ class Batch(Shown, frozen=True):
 
 
 class Edit(Shown, frozen=True):
-    """A person opens the job, changes states of some keys and commits, so many times."""
+    """A person opens the job, changes states of some keys and commits, so many times.
+
+    `first`: also where the job has no commit yet. `skipped`: so many ids of checkpoints are left out.
+    """
 
     items: tuple[Item, ...]
     commits: int = 1
+    first: bool = False
+    skipped: int = 0
+
+
+class Follow(Shown, frozen=True):
+    """Somebody follows the job from now on, or its first key groups alone; looked through after each step.
+
+    `every_s`: seconds between two looks. In bad weather the follower's requests fail, and nobody else's.
+    """
+
+    every_s: float = 3600.0
+    part: int = 0
+    pin: bool = False
+    weather: Weather = ""
+
+
+class Heir(Shown, frozen=True):
+    """The driver seems to be lost: a follower takes the job over, and commits by hand. The driver is alive, and fenced.
+
+    `batch`: what the driver tries then. `twice`: the follower is promoted again, and asked once it is no follower.
+    """
+
+    items: tuple[Item, ...]
+    batch: Batch = Batch()
+    commits: int = 1
+    skipped: int = 0
+    twice: bool = False
+    weather: Weather = ""
+    fate: int = 0
+
+
+class Erase(Shown, frozen=True):
+    """Some keys are erased, from all states or the first; then what is old is swept, and proved that they are gone.
+
+    `drops`: savepoints that have them may go. `beside`: the stream was not stopped; its next batch is this one.
+    """
+
+    keys: tuple[int, ...]
+    one_state: bool = False
+    drops: bool = True
+    beside: Batch | None = None
+    weather: Weather = ""
+    fate: int = 0
 
 
 class Savepoint(Shown, frozen=True):
@@ -142,6 +191,8 @@ class Upkeep(Shown, frozen=True):
     """A sweep, a repair, or a verification; beside the run."""
 
     what: Literal["sweep", "repair", "verify", "drop savepoints"]
+    weather: Weather = ""
+    fate: int = 0
 
 
 class Rewind(Shown, frozen=True):
@@ -156,6 +207,8 @@ class Rewrite(Shown, frozen=True):
 
     groups: int
     savepoint: str = ""
+    weather: Weather = ""
+    fate: int = 0
 
 
 class Adopt(Shown, frozen=True):
@@ -186,7 +239,22 @@ class Look(Shown, frozen=True):
     weather: str = ""
 
 
-Step = Start | Batch | Edit | Savepoint | Upkeep | Rewind | Rewrite | Adopt | FromSavepoint | Slip | Look
+Step = (
+    Start
+    | Batch
+    | Edit
+    | Savepoint
+    | Upkeep
+    | Rewind
+    | Rewrite
+    | Adopt
+    | FromSavepoint
+    | Slip
+    | Look
+    | Follow
+    | Heir
+    | Erase
+)
 
 
 class Program(Shown, frozen=True):

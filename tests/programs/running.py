@@ -10,11 +10,11 @@ import asyncio
 import datetime as dt
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,7 @@ import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
 from statebackend.settings import UploadSettings
-from tests.programs import beside, mishaps, moves, slips
+from tests.programs import beside, erasing, following, mishaps, moves, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
@@ -32,7 +32,10 @@ from tests.programs.program import (
     Adopt,
     Batch,
     Edit,
+    Erase,
+    Follow,
     FromSavepoint,
+    Heir,
     Item,
     Job,
     Look,
@@ -46,7 +49,7 @@ from tests.programs.program import (
     Upkeep,
 )
 from tests.programs.readers import MoreReaders
-from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree
+from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree, zone_of
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
 from tests.programs.weather import SKY, under_the_sky
 
@@ -69,6 +72,9 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
     Rewrite: moves.rewrite,
     Adopt: moves.adopt,
     FromSavepoint: moves.from_savepoint,
+    Follow: following.follow,
+    Heir: following.heir,
+    Erase: erasing.erase,
 }
 """The steps for which there must be a commit."""
 
@@ -106,6 +112,9 @@ class Running:
         self.adopts: str | bool = False
         self.put_out: list[tuple[int, list[str]]] = []
         self.failing_output = 0
+        self.moments: dict[int, float] = {}
+        self.floor = 0
+        self.follower: following.Beside | None = None
         self.is_copied = self.is_swept = self.is_rewritten = False
 
     def run(self) -> None:
@@ -122,10 +131,13 @@ class Running:
                     if self.kept:
                         is_last = number == len(self.program.steps) - 1
                         asyncio.run(self.readers().look_whole(self.held, None if is_last else number))
+                        if self.follower is not None:
+                            self.follower.look()
                 except Exception as error:
                     error.add_note(f"in step {number}: {step!r}")
                     raise
         finally:
+            self.follow(None)
             for sink in [self.sink, *self.left]:
                 with suppress(StateBackendError):
                     if sink is not None:
@@ -140,8 +152,16 @@ class Running:
                 self.batch(step)
             case Slip():
                 slips.slip(self, step)
+            case Edit(first=True) if self.job.clock == "none":
+                beside.edit(self, step)
             case _ if self.kept:
                 LATER[type(step)](self, step)
+
+    def follow(self, follower: "following.Beside | None") -> None:
+        """Have this follower, in place of another one."""
+        if self.follower is not None:
+            self.follower.close()
+        self.follower = follower
 
     # --------------------------------------------------------------------------------------------------------- the job
 
@@ -163,12 +183,16 @@ class Running:
         self.held.declare(self.job)
         self.session = self.new_session(self.job.zone)
         self.begin_run()
-        self.sink = self.make_sink()
+        if step.after == "taken over" and not self.job.parallelism and self.kept:
+            self.sink = self.make_sink(standby=True)
+            self.told.wait_for_follower()
+        else:
+            self.sink = self.make_sink()
 
     def end(self, how: str) -> None:
         if how == "closed":
             self.sink.close()
-        elif how == "left open":
+        elif how in ("left open", "taken over"):
             self.left.append(self.sink)
         else:
             self.copy_home()
@@ -257,6 +281,7 @@ class Running:
         """The job has a new commit; `batch_id`: `None` for one by hand."""
         self.held = held
         self.kept[checkpoint_id] = held.copy()
+        self.moments[checkpoint_id] = time.time()
         before = self.line[-1].newest_batch if self.line else None
         self.line.append(Committed(checkpoint_id, before if batch_id is None else batch_id, is_edit=batch_id is None))
 
@@ -283,6 +308,8 @@ class Running:
             with suppress(StateBackendError):
                 sink.close()
         self.left.clear()
+        if self.follower is not None:  # no primary goes back by a kill: it would see what was never there
+            self.follower.close()
         close_workers()
         shutil.rmtree(self.home)
         self.copied.rename(self.home)
@@ -363,7 +390,7 @@ class Running:
 
     def when(self, item: Item) -> str:
         """The time of a row in the session's zone, as a user prints it; a function gets what `toArrow` gives: UTC."""
-        zone = ZoneInfo("UTC" if "function" in self.job.work else self.job.zone)
+        zone = zone_of("UTC" if "function" in self.job.work else self.job.zone)
         at = EPOCH + dt.timedelta(microseconds=in_us(item))
         return str(at.replace(tzinfo=None) if self.job.times == "naive" else at.astimezone(zone))
 

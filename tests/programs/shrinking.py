@@ -10,7 +10,10 @@ from tests.programs.program import (
     Batch,
     Declared,
     Edit,
+    Erase,
+    Follow,
     FromSavepoint,
+    Heir,
     Item,
     Job,
     Program,
@@ -18,10 +21,12 @@ from tests.programs.program import (
     Slip,
     Start,
     Step,
+    Upkeep,
 )
 
 T = TypeVar("T")
 TRIES_MAX = 600
+PLAIN = {Follow: Follow(), Upkeep: Upkeep("verify"), Erase: Erase(())}
 FEW = 8
 """So few rows are left out one by one."""
 
@@ -64,7 +69,7 @@ def _without(step: Step, name: str) -> Step:
         case Start():
             states = tuple(each for each in step.job.states if each.name != name)
             return Start(_with(step.job, states=states), step.after)
-        case Batch() | Edit():
+        case Batch() | Edit() | Heir():
             return _with(step, items=tuple(_with(item, does=_others(item, name)) for item in step.items))
         case Rewind() | Adopt() | FromSavepoint() | Slip():
             return _with(step, batch=_without(step.batch, name))
@@ -82,7 +87,9 @@ def _smaller_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Rewind | Adopt | FromSavepoint | Slip):
         for batch in _smaller_step(step.batch):
             yield _with(step, batch=batch)
-    if isinstance(step, Batch | Edit):
+    if isinstance(step, Follow | Upkeep | Erase):
+        yield from _plainer(step, PLAIN[type(step)], skip=("keys", "what"))
+    if isinstance(step, Batch | Edit | Heir):
         yield from _plainer(step, type(step)(items=step.items), skip=("items",))
         half = len(step.items) // 2
         for items in (step.items[:half], step.items[half:]) if half else ():

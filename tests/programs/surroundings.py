@@ -1,10 +1,14 @@
 """What is around a program that runs: what its sink tells, the time, its files, and the workers of its executors."""
 
+import datetime as dt
+import re
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import statebackend as sb
 from statebackend.spark.executors import worker
@@ -16,10 +20,19 @@ class Told(sb.Observer):
     def __init__(self) -> None:
         self.late = 0
         self.on_commit: Callable[[], None] | None = None
+        self._followed = threading.Event()
 
     def checkpoint_committed(self, info: Any) -> None:
         if self.on_commit is not None:
             self.on_commit()
+
+    def follower_looked(self, staleness_s: float) -> None:
+        self._followed.set()
+
+    def wait_for_follower(self) -> None:
+        """Wait until a sink that stands by has looked once."""
+        self._followed.clear()
+        assert self._followed.wait(60.0), "nobody follows"
 
     def rows_late(self, rows: int) -> None:
         self.late += rows
@@ -36,6 +49,14 @@ class BatchTime:
 
     def monotonic(self) -> float:
         return self.now_s
+
+
+def zone_of(name: str) -> dt.tzinfo:
+    """The zone of a session of Spark: a place, or an offset such as +05:45."""
+    if (found := re.fullmatch(r"([+-])(\d\d):(\d\d)", name)) is None:
+        return ZoneInfo(name)
+    offset = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
+    return dt.timezone(offset if found[1] == "+" else -offset)
 
 
 def copy_tree(source: Path, target: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.programs.program import Batch, Declared, Do, Item, Job, Look, Program, Slip, Start
+from tests.programs.program import Batch, Declared, Do, Erase, Item, Job, Look, Program, Slip, Start
 from tests.programs.running import run
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -58,6 +58,15 @@ KEPT = {
             Batch((Item(0, 0.0, (Do("v0", "put", 2),)),)),
             Batch((Item(0, 0.0, (Do("v0", "delete"),)),)),
             *(Look("feed", number) for number in range(3)),
+        ),
+    ),
+    "keys stay in a commit whose output is still to be published when they are erased": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("v0", "value"),), output="outbox")),
+            Batch((Item(1, 0.0, (Do("v0", "put", 1),)),)),
+            Batch((Item(1, 0.0, (Do("v0", "put", 2),)),)),
+            Erase((1,)),
         ),
     ),
     "the second part of a batch is dropped as a replay": Program(

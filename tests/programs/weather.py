@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from unittest import mock
 
 from statebackend._backend import stores
@@ -26,6 +26,9 @@ from statebackend.objectstore.local import LocalStore
 from statebackend.testing.crash_store import CrashedError
 from tests.simulation.store import WRITES, Weather
 
+if TYPE_CHECKING:
+    from tests.programs.running import Running
+
 T = TypeVar("T")
 
 WEATHERS = {
@@ -34,6 +37,8 @@ WEATHERS = {
     "store refuses": Weather(refuses=0.15),
 }
 """By the mishap."""
+FOLLOWED = {"store fails": Weather(fails=0.5), "store refuses": Weather(refuses=0.3)}
+"""For a follower, which reads: of those weathers only a third meets a read."""
 LAST = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12)
 """By the fate of a batch: which write is the last one of its process."""
 IN_WEATHER = (StoreError, UploadError, OutcomeUnknownError, CrashedError)
@@ -98,39 +103,42 @@ SKY = Sky()
 """The weather of this process, which runs one program at a time."""
 
 
-class _PrimaryInWeather(LocalStore):
+class PrimaryInWeather(LocalStore):
     """A directory as a primary. Other stores in directories, those of local copies, have no weather."""
 
-    def __init__(self, root: Any, *, abandon_after_s: float | None = None, **options: Any) -> None:
+    def __init__(
+        self, root: Any, *, abandon_after_s: float | None = None, sky: Sky | None = None, **options: Any
+    ) -> None:
         super().__init__(root, abandon_after_s=abandon_after_s, **options)
+        self._sky = sky or SKY
         self._is_primary = abandon_after_s is None
 
     async def _through(self, operation: str, key: str, effect: Callable[[], Awaitable[T]]) -> T:
-        return await (SKY.request(operation, key, effect) if self._is_primary else effect())
+        return await (self._sky.request(operation, key, effect) if self._is_primary else effect())
 
     async def put(self, key: str, body: Body) -> None:
-        await self._through("put", key, lambda: super(_PrimaryInWeather, self).put(key, body))
+        await self._through("put", key, lambda: super(PrimaryInWeather, self).put(key, body))
 
     async def put_if_absent(self, key: str, body: Body) -> None:
-        await self._through("put_if_absent", key, lambda: super(_PrimaryInWeather, self).put_if_absent(key, body))
+        await self._through("put_if_absent", key, lambda: super(PrimaryInWeather, self).put_if_absent(key, body))
 
     async def get(self, key: str) -> bytes:
-        return await self._through("get", key, lambda: super(_PrimaryInWeather, self).get(key))
+        return await self._through("get", key, lambda: super(PrimaryInWeather, self).get(key))
 
     async def get_many(self, keys: Sequence[str]) -> Sequence[bytes | StoreError]:
-        return await self._through("get", "many", lambda: super(_PrimaryInWeather, self).get_many(keys))
+        return await self._through("get", "many", lambda: super(PrimaryInWeather, self).get_many(keys))
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return await self._through("get", key, lambda: super(_PrimaryInWeather, self).get_range(key, offset, length))
+        return await self._through("get", key, lambda: super(PrimaryInWeather, self).get_range(key, offset, length))
 
     async def head(self, key: str) -> ObjectInfo | None:
-        return await self._through("head", key, lambda: super(_PrimaryInWeather, self).head(key))
+        return await self._through("head", key, lambda: super(PrimaryInWeather, self).head(key))
 
     async def delete(self, key: str) -> None:
-        await self._through("delete", key, lambda: super(_PrimaryInWeather, self).delete(key))
+        await self._through("delete", key, lambda: super(PrimaryInWeather, self).delete(key))
 
     async def delete_many(self, keys: Sequence[str]) -> None:
-        await self._through("delete", "many", lambda: super(_PrimaryInWeather, self).delete_many(keys))
+        await self._through("delete", "many", lambda: super(PrimaryInWeather, self).delete_many(keys))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         async def nothing() -> None:
@@ -145,7 +153,7 @@ class _PrimaryInWeather(LocalStore):
 def under_the_sky() -> Generator[None]:
     """In this context the primaries that are opened are reached through the weather, which is fine at first."""
     SKY.is_dead = False
-    with mock.patch.object(stores, "LocalStore", _PrimaryInWeather):
+    with mock.patch.object(stores, "LocalStore", PrimaryInWeather):
         yield
 
 
@@ -161,6 +169,32 @@ def weather(mishap: str, seed: int, die: Callable[[], None]) -> Generator[None]:
         yield
     finally:
         SKY.weather = SKY.last = None
+
+
+def through_weather(running: "Running", step: Any, act: Callable[[], object], *, again: bool = True) -> bool:
+    """Do it in the weather of a step. What did not come through is done once more in a fine one, if `again`.
+
+    False if it did not come through. A process that was killed is gone, with all that was written since.
+    """
+    if not step.weather:
+        act()
+        return True
+    is_through = True
+    with weather(step.weather, step.fate, running.copy_home):
+        try:
+            act()
+        except Exception as error:
+            if not is_of_weather(error):
+                raise
+            is_through = False
+    if running.is_copied:
+        is_through = False
+        running.go_back()
+        running.next_run()
+    SKY.is_dead = False
+    if not is_through and again:
+        act()
+    return is_through
 
 
 def is_of_weather(error: BaseException) -> bool:

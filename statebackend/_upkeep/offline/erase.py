@@ -284,7 +284,7 @@ class Erasing:
         )
 
         async def write(uploads: Uploads) -> Contents:
-            return Contents(await again.write(uploads), commit.states)
+            return Contents(await again.write(uploads), commit.states, frozenset(found.objects))
 
         return write
 

@@ -102,10 +102,14 @@ async def open_uploads(
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """The contents of a commit: what its ranges hold, and the states that are described in it."""
+    """The contents of a commit: what its ranges hold, and the states that are described in it.
+
+    `left`: objects that nothing of the commit may lie in. Output that is still to be published is copied from there.
+    """
 
     ranges: Sequence[RangeState]
     states: Sequence[StateDescriptor]
+    left: frozenset[str] = frozenset()
 
 
 class OfflineJob(msgspec.Struct, frozen=True):
@@ -140,6 +144,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
             is_sent = False
             try:
                 contents = await write(uploads)
+                await coordinator.outbox.leave(contents.left)
                 checkpoint_id = coordinator.next_checkpoint_id
                 snapshots = [
                     SnapshotResult(
