@@ -4,32 +4,38 @@ Blocks that no list of blocks names are no object, and Azure drops them after a 
 """
 
 import base64
+import datetime as dt
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from azure.storage.blob import BlobBlock
+from azure.storage.blob import BlobBlock, BlobSasPermissions, generate_blob_sas
 from azure.storage.blob.aio import ContainerClient
 
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Body, ObjectInfo
+from statebackend.abc import Body, ObjectInfo, ObjectStore
 from statebackend.objectstore.cloud.cloud_requests import CloudRequests
 from statebackend.objectstore.cloud.cloud_store import CloudStore
 from statebackend.objectstore.cloud.cutting import Part, send_parts
-from statebackend.settings import AzureSettings
+from statebackend.settings import AzureSettings, MiB
 
 LIST_PAGE_OBJECTS: Final = 1000
 PRICED_AS: Final[Mapping[str, str]] = {
     "put_blob": "put",
     "put_block": "put",
     "put_block_list": "put",
+    "copy_blob_from_url": "put",
     "get_blob": "get",
     "get_blob_properties": "head",
     "list_blobs": "list",
     "delete_blob": "delete",
 }
 """Operations have the names of Azure's REST reference, in snake case."""
-SETTLED: Final = frozenset({"put_blob", "put_block", "put_block_list", "delete_blob"})
+SETTLED: Final = frozenset({"put_blob", "put_block", "put_block_list", "copy_blob_from_url", "delete_blob"})
+COPY_BYTES_MAX: Final = 256 * MiB
+"""Azure copies no larger blob in one step, whole or not at all."""
+SIGNED_FOR: Final = dt.timedelta(hours=1)
+"""How long a copy may read its source."""
 
 
 class AzureStore(CloudStore):
@@ -47,6 +53,40 @@ class AzureStore(CloudStore):
         super().__init__(requests, prefix, whole_bytes_max=settings.block_threshold_bytes, threads=threads)
         self._client: Any = client  # its methods are typed in part
         self._settings = settings
+
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """Have Azure copy an object of a store whose settings have an account key or a shared access signature.
+
+        Larger ones than `COPY_BYTES_MAX` it does not copy in one step. A cancelled call leaves behind what a cancelled
+        `put` does.
+        """
+        if not isinstance(source, AzureStore) or size_bytes > COPY_BYTES_MAX:
+            return False
+        url = source._signed_url(source._name(source_key))  # noqa: SLF001  # of the same class
+        if url is None:
+            return False
+        name, blob = self._blob(self._name(key))
+
+        async def copy() -> None:
+            await blob.start_copy_from_url(url, requires_sync=True)
+
+        await self._requests.repeated("copy_blob_from_url", copy, name=name)
+        return True
+
+    def _signed_url(self, name: str) -> str | None:
+        """The address of an object, for Azure to read; `None` where the settings have nothing to sign it with."""
+        name, blob = self._blob(name)
+        if self._settings.account_key is not None:
+            signature = generate_blob_sas(
+                blob.account_name,
+                blob.container_name,
+                name,
+                account_key=self._settings.account_key.reveal(),
+                permission=BlobSasPermissions(read=True),
+                expiry=dt.datetime.now(dt.UTC) + SIGNED_FOR,
+            )
+            return f"{blob.url}?{signature}"
+        return blob.url if self._settings.sas_token is not None else None  # it is in the client's address
 
     async def _put_whole(self, name: str, body: Body, *, overwrite: bool, repeatable: bool = True) -> None:
         data = await self._off_the_loop(b"".join, body)

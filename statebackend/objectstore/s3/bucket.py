@@ -14,8 +14,10 @@ Read = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 _PRICED_AS: Final[Mapping[str, str]] = {
     "put_object": "put",
+    "copy_object": "put",
     "create_multipart_upload": "put",
     "upload_part": "put",
+    "upload_part_copy": "put",
     "complete_multipart_upload": "put",
     "abort_multipart_upload": "delete",
     "get_object": "get",
@@ -29,6 +31,7 @@ _PRICED_AS: Final[Mapping[str, str]] = {
 _SETTLED: Final = frozenset(
     {
         "put_object",
+        "copy_object",
         "delete_object",
         "delete_objects",
         "create_multipart_upload",
@@ -36,7 +39,7 @@ _SETTLED: Final = frozenset(
         "abort_multipart_upload",
     }
 )
-"""Not `upload_part`: an upload that is given up is aborted, until no part is left."""
+"""No part of an upload: an upload that is given up is aborted, until no part is left."""
 
 
 class Bucket(CloudRequests):

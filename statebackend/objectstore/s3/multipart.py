@@ -13,10 +13,12 @@ import logging
 import math
 import secrets
 import zlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
 
+from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Body
 from statebackend.errors import (
@@ -63,9 +65,7 @@ class MultipartUpload:
         """
         try:
             await self._bucket.retries.run(self._create)
-            await send_parts(
-                self._body, self._send_part, part_bytes=self._part_bytes, concurrency_max=self._concurrency_max
-            )
+            await self._send_all()
             await self._complete()
         except ObjectNotFoundError as error:  # aborted by hand, by a lifecycle rule or by `_abort_nameless`
             await self._abort()
@@ -76,6 +76,11 @@ class MultipartUpload:
         except BaseException:
             await self._abort()
             raise
+
+    async def _send_all(self) -> None:
+        await send_parts(
+            self._body, self._send_part, part_bytes=self._part_bytes, concurrency_max=self._concurrency_max
+        )
 
     async def _create(self) -> None:
         if self._nameless:
@@ -93,10 +98,15 @@ class MultipartUpload:
 
     async def _send_part(self, number: int, part: Part) -> None:
         data, checksum = await self._threads.cpu(joined, part)
-        place = {"PartNumber": number + 1}  # S3 counts from 1
-        arguments: dict[str, Any] = {**place, "Body": data, "ChecksumCRC32": checksum}
-        sent = await self._bucket.request("upload_part", Key=self._name, UploadId=self._upload_id, **arguments)
-        self._parts[number] = {**place, "ETag": sent["ETag"]}
+        self._note(number, await self._ask_for("upload_part", number, Body=data, ChecksumCRC32=checksum))
+
+    async def _ask_for(self, operation: str, number: int, **arguments: Any) -> Any:
+        arguments["PartNumber"] = number + 1  # S3 counts from 1
+        return await self._bucket.request(operation, Key=self._name, UploadId=self._upload_id, **arguments)
+
+    def _note(self, number: int, sent: Any) -> None:
+        """Note what S3 says of a part that it has, for the last step."""
+        self._parts[number] = {"PartNumber": number + 1, "ETag": sent["ETag"]}
         if "ChecksumCRC32" in sent:  # a server that verified it wants it back
             self._parts[number]["ChecksumCRC32"] = sent["ChecksumCRC32"]
 
@@ -148,6 +158,43 @@ class MultipartUpload:
         for upload in found.get("Uploads", ()):
             if upload["Key"] == self._name:
                 await self._abort_upload(upload["UploadId"])
+
+
+class MultipartCopy(MultipartUpload):
+    """Has S3 copy `source`, in its notation, an object of that size, to the key `name`, `part_bytes` at a time."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        name: str,
+        source: Mapping[str, str],
+        size_bytes: int,
+        *,
+        part_bytes: int,
+        settings: S3Settings,
+        threads: WorkerThreads,
+    ) -> None:
+        super().__init__(bucket, name, (), settings=settings, threads=threads)
+        self._source = source
+        self._size_bytes = size_bytes
+        self._part_bytes = max(part_bytes, math.ceil(size_bytes / PARTS_MAX))
+
+    async def _send_all(self) -> None:
+        async def copy(first: int) -> Any:
+            last = min(first + self._part_bytes, self._size_bytes) - 1
+            answer = await self._ask_for(
+                "upload_part_copy",
+                first // self._part_bytes,
+                CopySource=self._source,
+                CopySourceRange=f"bytes={first}-{last}",
+            )
+            return answer["CopyPartResult"]
+
+        async def note(first: int, sent: Any) -> None:
+            self._note(first // self._part_bytes, sent)
+
+        begins = range(0, self._size_bytes, self._part_bytes)
+        await in_order(begins, copy, note, concurrency_max=self._concurrency_max)
 
 
 def joined(chunks: Body) -> tuple[bytes, str]:

@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Body, ObjectInfo
+from statebackend.abc import Body, ObjectInfo, ObjectStore
 from statebackend.errors import StoreAccessError, StoreUnavailableError, UnfitStoreError
 from statebackend.objectstore.cloud.cloud_store import CloudStore
 from statebackend.objectstore.s3.bucket import Bucket
-from statebackend.objectstore.s3.multipart import MultipartUpload, joined
-from statebackend.settings import S3Settings
+from statebackend.objectstore.s3.multipart import MultipartCopy, MultipartUpload, joined
+from statebackend.settings import GiB, S3Settings
 
 DELETES_PER_REQUEST: Final = 1000
+COPY_BYTES_MAX: Final = 5 * GiB
+"""S3 copies no larger object in one request, and no larger part."""
 
 
 class S3Store(CloudStore):
@@ -37,6 +39,36 @@ class S3Store(CloudStore):
             refused += answer.get("Errors", [])
         if refused:
             raise self._refusal(refused)
+
+    async def copy_from(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> bool:
+        """Have S3 copy an object of a store at the same endpoint that has the same credentials, from any bucket there.
+
+        A cancelled call leaves behind what a cancelled `put` does.
+        """
+        if not isinstance(source, S3Store) or source._access != self._access:  # noqa: SLF001  # of the same class
+            return False
+        name = self._name(key)
+        place = {"Bucket": source._bucket.place["bucket"], "Key": source._name(source_key)}  # noqa: SLF001  # as above
+        if size_bytes <= COPY_BYTES_MAX:
+            await self._bucket.request("copy_object", Key=name, CopySource=place)
+        else:
+            copy = MultipartCopy(
+                self._bucket,
+                name,
+                place,
+                size_bytes,
+                part_bytes=COPY_BYTES_MAX,
+                settings=self._settings,
+                threads=self._threads,
+            )
+            await copy.run()
+        return True
+
+    @property
+    def _access(self) -> tuple[object, ...]:
+        """The server, and who asks it."""
+        each = self._settings
+        return each.endpoint, each.access_key_id, each.secret_access_key, each.session_token, each.credentials
 
     async def _put_whole(self, name: str, body: Body, *, overwrite: bool, repeatable: bool = True) -> None:
         data, checksum = await self._off_the_loop(joined, body)

@@ -14,7 +14,7 @@ from typing import Final
 import anyio
 import pytest
 
-from statebackend.abc import Body, Capability, DeletesMany
+from statebackend.abc import Body, Capability, CopiesObjects, DeletesMany
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
 from statebackend.testing.kits.store_under_test import keys_of
 from statebackend.testing.kits.stores_over_time import StoreOverTime
@@ -65,6 +65,25 @@ class ObjectStoreConformance(StoreOverTime):
             words = memoryview(bytes(range(8))).cast("I")
             await store.put("object", [b"ab", bytearray(b"cd"), memoryview(b"_ef_")[1:3], words])
             assert await store.get("object") == b"abcdef" + bytes(range(8))
+
+    async def test_copies_an_object_as_a_put_would(self) -> None:
+        """A store with `copy_from` has the whole object at both keys, which then have nothing to do with each other."""
+        async with self.open_store() as store:
+            if not isinstance(store, CopiesObjects):
+                pytest.skip("the store copies nothing by itself")
+            content = b"\x00\xff" * 50_000
+            await store.put("a/source", [content])
+            await store.put("b/target", [b"former"])
+            for _ in range(2):
+                assert await store.copy_from(store, "a/source", "b/target", len(content))
+                assert await store.get("b/target") == content
+            await store.put("a/source", [b"new"])
+            assert await store.get("b/target") == content
+            await store.delete("a/source")
+            assert await store.get("b/target") == content
+            with pytest.raises(ObjectNotFoundError):
+                await store.copy_from(store, "a/source", "c/target", 1)
+            assert await store.head("c/target") is None
 
     async def test_keeps_bytes_the_caller_changes_afterwards(self) -> None:
         """An object is a copy: reusing a buffer after `put` has returned does not change it."""
