@@ -1,6 +1,7 @@
 """The job's clock in Spark: the same times in the driver and on executors, where idle ranges wake for their timers."""
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import statebackend as sb
 from statebackend._processing.event_time import EventTime
 from statebackend.ids import ClockMark
 from statebackend.spark.batch_clock import BatchClock
+from statebackend.spark.frames import collected
 from tests.spark.processors import Sessions, timed
 
 BATCHES = [
@@ -132,3 +134,21 @@ def test_late_rows_are_told_to_the_microsecond_in_any_year(spark, of_type) -> No
         to_s, late = clock.of_frame(df, before_us / 1e6)
         assert (to_s, late) == ((before_us + 1) / 1e6, 1)
         assert [row.id for row in clock.in_time(df, before_us / 1e6).select("id").collect()] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "of_type", ["timestamp_micros(us)", "TIMESTAMP_NTZ '1970-01-01' + make_dt_interval(0, 0, 0, us * 1e-6BD)"]
+)
+def test_rows_in_spark_are_late_by_the_rule_of_rows_at_hand(spark, of_type) -> None:
+    """It is written twice, as SQL and for Arrow: drawn times about a drawn clock fall on the same side by both."""
+    chance = random.Random(2600)
+    rule = EventTime("at", 0.0, "drop")
+    for before_s in (0.0, -0.5e-6, *(chance.uniform(-1e9, 4e9) for _ in range(2))):
+        drawn = [(number, round(before_s * 1e6) + chance.randint(-3, 3)) for number in range(20)]
+        df = spark.createDataFrame(drawn, "id bigint, us bigint").selectExpr("id", f"{of_type} AS at")
+        in_time, late = rule.split(collected(df), before_s)
+        clock = BatchClock(rule)
+        assert clock.in_time(df, before_s).toArrow()["id"].to_pylist() == in_time["id"].to_pylist()
+        assert clock.of_frame(df, before_s) == (rule.latest_s(collected(df)), late.num_rows)
+        assert in_time.num_rows
+        assert late.num_rows
