@@ -15,8 +15,9 @@ from statebackend.objectstore.azure.azure_client import open_client
 from statebackend.objectstore.azure.azure_errors import store_errors
 from statebackend.objectstore.azure.azure_store import PRICED_AS, SETTLED, AzureStore
 from statebackend.objectstore.cloud.cloud_requests import CloudRequests
+from statebackend.objectstore.cloud.renewal import renewal_of
 from statebackend.objectstore.cloud.retrying import Retries
-from statebackend.settings import AzureSettings
+from statebackend.settings import AzureCredentials, AzureSettings
 
 __all__ = ["AzureStore", "open_azure_store"]
 
@@ -36,7 +37,8 @@ async def open_azure_store(
     """
     place = urlsplit(url)
     name, _, prefix = place.path.strip("/").partition("/")
-    async with open_client(settings, place.netloc, name) as client:
+    renewal = None if settings.credentials is None else renewal_of(settings.credentials, AzureCredentials)
+    async with open_client(settings, place.netloc, name, renewal) as client:
         requests = CloudRequests(
             {"container": name},
             priced_as=PRICED_AS,

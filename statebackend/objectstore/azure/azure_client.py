@@ -17,7 +17,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob.aio import ContainerClient
 
 from statebackend.errors import StoreAccessError
-from statebackend.objectstore.cloud.renewal import Renewal, renewal_of
+from statebackend.objectstore.cloud.renewal import Renewal
 from statebackend.settings import AzureCredentials, AzureSettings, GiB
 
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -26,11 +26,15 @@ ONE_REQUEST_BYTES_MAX: Final = 4 * GiB
 
 
 @asynccontextmanager
-async def open_client(settings: AzureSettings, account: str, container: str) -> AsyncGenerator[ContainerClient]:
-    """Open a client, which belongs to the running loop. Raises `StoreAccessError` if it finds no credentials."""
+async def open_client(
+    settings: AzureSettings, account: str, container: str, renewal: Renewal[AzureCredentials] | None = None
+) -> AsyncGenerator[ContainerClient]:
+    """Open a client, which belongs to the running loop. Raises `StoreAccessError` if it finds no credentials.
+
+    `renewal`: takes the place of credentials in the settings.
+    """
     stack = AsyncExitStack()
     try:
-        renewal = None if settings.credentials is None else renewal_of(settings.credentials, AzureCredentials)
         credential = await _credential(settings, account, stack) if renewal is None else None
         session = await stack.enter_async_context(
             aiohttp.ClientSession(
