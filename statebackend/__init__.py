@@ -17,6 +17,8 @@
     watch                           each checkpoint as it is made
     follow, follow_in_background, StateFollower     the newest state of a running job, held in memory: it answers reads,
                                     and can take the job over
+    Mirror, mirror_once, keep_mirrored      a state as a table elsewhere, kept up to date: `statebackend.mirrors`
+                                    (need the extra `columns`)
     repair                          put damaged commits back from local copies
     sweep                           delete what no retained checkpoint needs
     savepoint, savepoints, drop_savepoint   names that keep a checkpoint
@@ -28,6 +30,7 @@
 and rooms for those who need more:
 
     abc         what you may implement: ObjectStore, StateChangeUploader, Serializer, Observer, Clock, and their records
+    mirrors     the tables that a state can be mirrored into, and the contract for one of your own
     owners      for a job whose key groups are shared by several processes
     reports     the records that `sweep`, `verify` and their like return
     objectstore     the stores that a primary's URL opens, to wrap them or to pass them as `store=`
@@ -84,7 +87,10 @@ from statebackend.ids import CommitSummary, Key, SourceMark, StagedOutput
 from statebackend.settings import Settings
 
 if TYPE_CHECKING:
+    from statebackend import mirrors as mirrors
     from statebackend import spark as spark
+    from statebackend._mirroring.mirroring import keep_mirrored, mirror_once
+    from statebackend._mirroring.mirrors import Mirror
     from statebackend._reading.differences import diff
     from statebackend._reading.export import export
     from statebackend._reading.opened_state import read_batches, read_state
@@ -100,6 +106,7 @@ __all__ = [
     "Key",
     "ListState",
     "MapState",
+    "Mirror",
     "ObjectStore",
     "Observer",
     "OperatorState",
@@ -126,6 +133,8 @@ __all__ = [
     "follow",
     "follow_in_background",
     "inspect",
+    "keep_mirrored",
+    "mirror_once",
     "open_backend",
     "read_batches",
     "read_rows",
@@ -141,11 +150,26 @@ __all__ = [
     "watch",
 ]
 
-_ROOMS = ("abc", "errors", "objectstore", "observers", "owners", "reports", "settings", "spark", "testing", "uploaders")
+_ROOMS = (
+    "abc",
+    "errors",
+    "mirrors",
+    "objectstore",
+    "observers",
+    "owners",
+    "reports",
+    "settings",
+    "spark",
+    "testing",
+    "uploaders",
+)
 _WITH_ARROW = {
     "ColumnarState": "statebackend._state.columnar.columnar_state",
+    "Mirror": "statebackend._mirroring.mirrors",
     "diff": "statebackend._reading.differences",
     "export": "statebackend._reading.export",
+    "keep_mirrored": "statebackend._mirroring.mirroring",
+    "mirror_once": "statebackend._mirroring.mirroring",
     "read_batches": "statebackend._reading.opened_state",
     "read_state": "statebackend._reading.opened_state",
 }

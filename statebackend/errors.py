@@ -13,12 +13,14 @@
     │   ├── CheckpointExistsError       that checkpoint id, or a later one, is committed already
     │   ├── CheckpointNotFoundError     no commit has that checkpoint id
     │   ├── SavepointExistsError        the job has a savepoint of that name already
-    │   └── SavepointNotFoundError      the job has no savepoint of that name
+    │   ├── SavepointNotFoundError      the job has no savepoint of that name
+    │   └── MirrorSchemaError           the mirror's table cannot hold a column, or has another
     ├── WrongOwnerError             point at the right place: the data there belongs to somebody else
     │   ├── WrongJobError               the commit belongs to another job
     │   ├── WrongQueryError             the commit was made by another streaming query
     │   ├── RewindError                 the query was rewound to a batch before the committed one
-    │   └── StateGoneError              the query has batches behind it, and the job is empty
+    │   ├── StateGoneError              the query has batches behind it, and the job is empty
+    │   └── WrongMirrorError            the table, or the mirror's name, belongs to another mirror or job
     ├── DataError                   restore from an older checkpoint or another copy
     │   ├── CorruptObjectError          bytes in storage are not what was written there
     │   │   ├── CorruptSegmentError         a segment, in every copy
@@ -126,6 +128,12 @@ class SavepointNotFoundError(InputError, LookupError):
     """The job has no savepoint of that name. `savepoints` lists the ones there are."""
 
 
+class MirrorSchemaError(InputError, TypeError):
+    """A mirror's table cannot hold a column of the state, lacks it, or has it as another type; nothing was written.
+    `facts` has the column. Change the table, name another one, or mirror another state.
+    """
+
+
 class WrongOwnerError(StateBackendError):
     """The data at the primary belongs to somebody else. Correct the primary or the job's name."""
 
@@ -148,6 +156,12 @@ class StateGoneError(WrongOwnerError):
     """The job lacks batches that Spark has done: it is empty, or ends before the batch that comes. Correct
     `Settings.job` or `Settings.primary`, or put the state back, or Spark's checkpoint; if it is meant to go on with
     this batch, say so by `first_batch_id`.
+    """
+
+
+class WrongMirrorError(WrongOwnerError):
+    """The table is written by another mirror, or the mirror's name is that of another one, or its job was made anew.
+    Give it another table or name; or, where the message says so, start over from the whole state with `anew=True`.
     """
 
 

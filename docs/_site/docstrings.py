@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any, Final
 
 HOMES: Final = (
-    *("abc", "settings", "errors", "", "spark", "owners", "reports", "ids"),
+    *("abc", "settings", "errors", "", "spark", "owners", "mirrors", "reports", "ids"),
     *("objectstore", "uploaders", "observers", "testing"),
 )
 CONTRACTS: Final = ("ObjectStore", "StateChangeUploader", "Clock", "Observer", "Serializer")

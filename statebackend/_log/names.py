@@ -7,6 +7,7 @@
     start    := marker "-" epoch                               the same; that epoch goes on from the savepoint
     floor    := "swept/" sequence                              an object of no bytes
     erasure  := floor "-" epoch                                the same; it counts if its epoch has committed there
+    step     := "mirrors/" name "/" 12 digits                  a step of a mirror
     probe    := "put-if-absent"                                shows whether a cloud keeps put-if-absent
     data     := directory epoch "-" number "-" random          a segment, or staged output
     sequence := 12 digits, or more                             position in the log
@@ -35,6 +36,7 @@ HINT_KEY: Final = "newest"
 SAVEPOINTS: Final = "savepoints/"
 FLOORS: Final = "swept/"
 OUTBOX: Final = "outbox/"
+MIRRORS: Final = "mirrors/"
 PROBE_KEY: Final = "put-if-absent"
 
 CHECKPOINT_ID_MAX: Final = 2**63 - 1
@@ -47,6 +49,7 @@ NAMES_PER_ATTEMPT: Final = 1_000_000
 _SAVEPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MARKER: Final = re.compile(rf"savepoints/({_SAVEPOINT_NAME.pattern})/(\d{{12,}})-([A-Za-z0-9]{{1,64}})")
 _BESIDE_MARKER: Final = re.compile(rf"({_MARKER.pattern})-(?:([0-9a-f]{{32}})|(\d{{8,18}}))")
+_MIRROR_STEP: Final = re.compile(rf"mirrors/({_SAVEPOINT_NAME.pattern})/(\d{{12}})")
 _ERASURE: Final = re.compile(r"swept/(\d{12,18})-(\d{8,18})")
 _DATA_NAME: Final = re.compile(r"(\d{8,})-(\d{8,})-[0-9a-f]{32}")
 _SEQUENCE_DIGITS_MAX: Final = 18  # no log is as long as that, and `int` does not read thousands of digits
@@ -211,6 +214,27 @@ def erasure_of(key: str) -> Erasure | None:
     return found if found and found.key == key else None
 
 
+# ------------------------------------------------------------------------------------------------------------ mirrors
+
+
+def check_mirror_name(name: object) -> str:
+    """Return `name`, or raise `InputError` if no mirror can have it. Callers may be untyped."""
+    if not isinstance(name, str) or not _SAVEPOINT_NAME.fullmatch(name):
+        raise InputError("a mirror's name is 1 to 100 letters, digits, '.', '_' or '-': give it a name", name=name)
+    return name
+
+
+def mirror_step_key(name: str, number: int) -> str:
+    """Key of a step of the mirror `name`. Keys sort as their numbers do."""
+    return f"{MIRRORS}{name}/{number:012d}"
+
+
+def mirror_step_of(key: str) -> tuple[str, int] | None:
+    """The mirror's name and the number of the step at `key`, or `None` if no step has such a key."""
+    match = _MIRROR_STEP.fullmatch(key)
+    return (match[1], int(match[2])) if match else None
+
+
 # ----------------------------------------------------------------------------------------------------- data, changelogs
 
 
@@ -234,7 +258,7 @@ def data_name(epoch: Epoch, count: int, random: str, *, position: int | None = N
 
 def data_name_of(key: str) -> DataName | None:
     """The data name at the end of `key`, in whatever directory, or `None` if it is not one of ours."""
-    if key.startswith((COMMITS, SAVEPOINTS, FLOORS)):
+    if key.startswith((COMMITS, SAVEPOINTS, FLOORS, MIRRORS)):
         return None
     match = _DATA_NAME.fullmatch(key.rpartition("/")[2])
     if match is None:

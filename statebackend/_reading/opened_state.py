@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from statebackend._backend.stores import local_to_read
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.materialization.bases import ranges_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, Schema, pa
@@ -129,16 +130,25 @@ async def read_batches(
 
 @asynccontextmanager
 async def open_batches_of(
-    found: FoundCommit, state: StateDescriptor, asked: AskedOfState, primary: JobPrimary, *, tell: Tell = lambda _: None
+    found: FoundCommit,
+    state: StateDescriptor,
+    asked: AskedOfState,
+    primary: JobPrimary,
+    *,
+    scattered: frozenset[int] | None = None,
+    tell: Tell = lambda _: None,
 ) -> AsyncGenerator[Batches]:
     """As `read_batches`, of a commit that was found.
 
-    `state`: as the commit declares it, or as a later declaration that can read it.
+    `state`: as the commit declares it, or as a later declaration that can read it. `scattered`: only these key groups,
+    which need not be neighbours, and in one go, as keys are read.
     """
     local = local_to_read(primary.settings, primary.threads)
     async with open_tasks() as tasks:
         fetcher = Fetcher(primary.store, at_hand=found.at_hand, threads=primary.threads)
-        layout, run = _reading_of(found.commit, state, asked, primary=primary, fetcher=fetcher, local=local, tell=tell)
+        layout, run = _reading_of(
+            found.commit, state, asked, scattered, primary=primary, fetcher=fetcher, local=local, tell=tell
+        )
         batches = Batches(found.commit, state.kind, layout, run, tasks)
         try:
             await batches.begin()
@@ -151,6 +161,7 @@ def _reading_of(
     commit: Commit,
     state: StateDescriptor,
     asked: AskedOfState,
+    scattered: frozenset[int] | None,
     *,
     primary: JobPrimary,
     fetcher: Fetcher,
@@ -158,13 +169,13 @@ def _reading_of(
     tell: Tell,
 ) -> tuple[Layout, Callable[[Consume], Awaitable[None]]]:
     """How the rows are laid out, and what reads them once. Raises `InputError` and `KeyTypeError`."""
-    groups = groups_of(commit, asked.key_groups, asked.keys)
+    groups = groups_of(commit, asked.key_groups, asked.keys) if scattered is None else ranges_of(scattered)
     plan = list(
         steps(
             commit,
             groups,
             bytes_max=KEYS_BYTES_MAX,
-            by_keys=asked.keys is not None,
+            by_keys=asked.keys is not None or scattered is not None,
             holds_values=state.kind in WITH_VALUES_HELD,
         )
     )

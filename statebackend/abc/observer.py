@@ -182,6 +182,15 @@ class Observer:
     def follower_looked(self, staleness_s: float) -> None:
         """A follower has looked at the log, or has tried to: its answers may be older than now by so many seconds."""
 
+    def mirrored(self, mirror: str, *, commits: int, rows: int, seconds: float, anew: str | None) -> None:
+        """A mirror has written a step to its table: `rows` of some `commits`. `anew`: why it was the whole state."""
+
+    def mirror_lagged(self, mirror: str, *, commits: int, seconds: float) -> None:
+        """After each look of a mirror: the commits that its table lacks, and for how long it has lacked any."""
+
+    def mirror_failed(self, mirror: str, error: Exception) -> None:
+        """A mirror could not look, read or write, and will try again."""
+
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
         """A download cache has downloaded a file of `size_bytes` in `seconds`. Once per successful download."""
 

@@ -120,6 +120,21 @@ class Metrics(Numbers, Observer):
         "Age of a follower's answers: since a look at the log succeeded and found nothing newer.", unit="seconds"
     )
 
+    mirrored_commits = CounterByLabel(
+        "Commits that a mirror has carried over into its table.", unit="commits", label="mirror"
+    )
+    mirrored_rows = CounterByLabel("Rows that a mirror has written.", unit="rows", label="mirror")
+    mirror_seconds = Histogram("Duration of one step of a mirror: reading and writing.", unit="seconds")
+    mirror_restarts = CounterByLabel(
+        "Times that a mirror wrote the whole state in place of what had changed.", unit="steps", label="reason"
+    )
+    mirror_lag_commits = Level("Commits that the table of a mirror lacks, as of its last look.", unit="commits")
+    mirror_lag_seconds = Level(
+        "For how long the table of a mirror has lacked commits. It stays while looks fail: watch the failures, too.",
+        unit="seconds",
+    )
+    mirror_failures = CounterByLabel("Looks and steps of a mirror that failed.", unit="failures", label="mirror")
+
     cache_downloads = Counter("Files that a download cache fetched from the primary.", unit="files")
     cache_download_failures = Counter("Downloads that failed. A cancelled one does not count.", unit="files")
     cache_downloaded_bytes = Counter("Size of the files that download caches fetched.", unit="bytes")
@@ -244,6 +259,20 @@ class Metrics(Numbers, Observer):
 
     def follower_looked(self, staleness_s: float) -> None:
         self.record(Metrics.follower_staleness_seconds, staleness_s)
+
+    def mirrored(self, mirror: str, *, commits: int, rows: int, seconds: float, anew: str | None) -> None:
+        self._count(Metrics.mirrored_commits, mirror, commits)
+        self._count(Metrics.mirrored_rows, mirror, rows)
+        self.record(Metrics.mirror_seconds, seconds)
+        if anew is not None:
+            self._count(Metrics.mirror_restarts, anew)
+
+    def mirror_lagged(self, mirror: str, *, commits: int, seconds: float) -> None:
+        self.record(Metrics.mirror_lag_commits, commits)
+        self.record(Metrics.mirror_lag_seconds, seconds)
+
+    def mirror_failed(self, mirror: str, error: Exception) -> None:
+        self._count(Metrics.mirror_failures, mirror)
 
     def cache_downloaded(self, size_bytes: int, *, seconds: float) -> None:
         self.record(Metrics.cache_downloads, 1)

@@ -8,7 +8,8 @@ import pytest
 
 FRONT_DOOR = """
     __version__ Aggregate AggregatingState CheckpointInfo clone Clock ColumnarState CommitSummary diff
-    drop_savepoint erase export follow follow_in_background inspect Key ListState MapState ObjectStore Observer
+    drop_savepoint erase export follow follow_in_background inspect keep_mirrored Key ListState MapState Mirror
+    mirror_once ObjectStore Observer
     open_backend OperatorState Output read_batches read_rows read_state ReducingState repair report RestoreReport
     rewrite savepoint savepoints Serializer Settings SourceMark StagedOutput StateBackend StateBackendError
     StateChangeUploader StateFollower sweep Timers TimeToLive ValueState verify verify_erased watch
@@ -16,6 +17,9 @@ FRONT_DOOR = """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CopiesObjects CountsRequests DeletesMany Fallback Handle
     ObjectInfo ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
+"""
+MIRRORS = """
+    MirrorMark MirrorReport MirrorRows MirrorTable MirrorTarget ParquetTarget newest_view
 """
 OWNERS = """
     CheckpointCoordinator Committed DownloadCache KeyGroupRange OwnerBackend SnapshotResult key_group open_coordinator
@@ -29,6 +33,7 @@ REPORTS = """
 ROOMS = {
     "statebackend": FRONT_DOOR,
     "statebackend.abc": IMPLEMENTERS,
+    "statebackend.mirrors": MIRRORS,
     "statebackend.owners": OWNERS,
     "statebackend.reports": REPORTS,
 }

@@ -37,7 +37,18 @@ TOP_LEVEL = frozenset(
 )
 
 MAY_TAKE_SETTINGS = frozenset(
-    {"__init__.py", "_backend", "_following", "_ranges", "_reading", "_upkeep", "cli", "spark", "testing"}
+    {
+        "__init__.py",
+        "_backend",
+        "_following",
+        "_mirroring",
+        "_ranges",
+        "_reading",
+        "_upkeep",
+        "cli",
+        "spark",
+        "testing",
+    }
 )
 
 

@@ -1,0 +1,413 @@
+"""Keeps one table at a state's newest commit: looks, plans, reads, writes the step down, writes the rows."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from statebackend._clock import SystemClock
+from statebackend._codec.commit import Commit
+from statebackend._log.fresh_names import new_stamp
+from statebackend._mirroring.mirrors import Mirror, MirrorReport
+from statebackend._mirroring.planning import StepPlan, declared, plan, whole
+from statebackend._mirroring.rows import RowsOfSteps, check_mirrored
+from statebackend._mirroring.spool import Spool, check_keys, key_type_of, key_type_text, opened_spool
+from statebackend._mirroring.steps import MirrorLog, MirrorStep
+from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable
+from statebackend._observers import Observers
+from statebackend._reading.asked_of_state import state_in
+from statebackend._tasks import finish
+from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
+from statebackend._upkeep.progress import Tell
+from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.errors import CheckpointNotFoundError, InputError, MissingObjectError, WrongMirrorError
+from statebackend.settings import Settings
+
+_logger = logging.getLogger(__name__)
+
+SWEPT_MAX: Final = 5
+"""Times in a row that a commit may be swept while it is read, before that is an error."""
+PAUSES_MAX: Final = 32
+"""How many times as long the pause between two looks may get, where one after the other fails."""
+ASKED: Final = "it was asked to start over"
+
+
+class Mirroring:
+    """One mirror at work. Its calls come one at a time. The target is open."""
+
+    def __init__(
+        self,
+        primary: JobPrimary,
+        mirror: Mirror,
+        *,
+        store: ObjectStore | None,
+        clock: Clock,
+        observer: Observer,
+        anew: bool = False,
+    ) -> None:
+        self._primary = primary
+        self._mirror = mirror
+        self._target = mirror.target
+        self._clock = clock
+        self._observer = observer
+        self._log = MirrorLog(primary.store, mirror.name)
+        self._rows = RowsOfSteps(
+            primary,
+            store,
+            mirror.state,
+            form=mirror.form,
+            key_as_json=mirror.key_as_json,
+            migrate=mirror.migrate,
+        )
+        self._is_known = False
+        self._last: MirrorStep | None = None  # the newest step that was written down
+        self._at: MirrorStep | None = None  # the newest step that the table has
+        self._begun: MirrorStep | None = None  # written down, and not known to be in the table
+        self._number = 0  # of the newest step of all
+        self._anew = ASKED if anew else ""
+        self._fitted: Any = None
+        self._swept = 0
+        self._fresh_s = clock.monotonic()
+        self.report = MirrorReport(name=mirror.name)
+
+    async def catch_up(self, tell: Tell) -> None:
+        """Bring the table to the newest commit. Raises what reading and the target raise; a later call goes on."""
+        while await self.step(tell):
+            pass
+
+    def look_again(self) -> None:
+        """After an error: ask the table and the log again where they stand."""
+        self._is_known = False
+
+    async def step(self, tell: Tell) -> bool:
+        """Take one step; false if there was none to take. A cancelled call leaves a step that the next one takes."""
+        if not self._is_known:
+            await self._find()
+        newest = (await self._primary.find()).commit
+        if self._at is not None and self._mirror.state not in {each.name for each in newest.states}:
+            raise InputError("the state is gone from the job: drop its mirror, and its table", state=self._mirror.state)
+        check_mirrored(newest, self._mirror.state)
+        planned = await self._planned(newest)
+        if planned is None:
+            self._fresh_s = self._clock.monotonic()
+            self._observer.mirror_lagged(self._mirror.name, commits=0, seconds=0.0)
+            return False
+        try:
+            moved = await self._take(planned, tell)
+        except (CheckpointNotFoundError, MissingObjectError):
+            self._swept += 1
+            if self._swept == SWEPT_MAX:
+                raise
+            self._anew, self._begun = self._anew or "a sweep was faster", None
+            return True
+        self._swept = 0
+        seconds = 0.0 if not planned.behind else self._clock.monotonic() - self._fresh_s
+        self._observer.mirror_lagged(self._mirror.name, commits=planned.behind, seconds=seconds)
+        return moved
+
+    # -------------------------------------------------------------------------------------------------- where it stands
+
+    async def _find(self) -> None:
+        """Ask the mirror's log, then the table. Raises `WrongMirrorError`."""
+        newest, found = await self._log.newest(), await self._target.find()
+        self._check(newest, found)
+        self._at = self._begun = None
+        self._number = max(0 if newest is None else newest.number, found.number or 0)
+        if newest is not None and not self._anew:
+            cannot_tell = found.number is None and not found.is_empty
+            if found.number == newest.number or (cannot_tell and newest.done):
+                self._at = newest if newest.done else await self._log.done(newest)
+            elif cannot_tell or (not newest.done and _follows(newest, found)):
+                self._begun = newest
+            else:
+                self._anew = "the table was emptied, or put back to an older state"
+        self._last = newest
+        self._fitted = None
+        self._is_known = True
+
+    def _check(self, newest: MirrorStep | None, found: MirrorMark) -> None:
+        mirror, place = self._mirror, self._target.place
+        if newest is not None:
+            if (newest.state, newest.form) != (mirror.state, mirror.form):
+                raise WrongMirrorError(
+                    "the job has another mirror of that name: give this one its own name",
+                    name=mirror.name,
+                    state=newest.state,
+                    form=newest.form,
+                )
+            if newest.target != place and not self._anew:
+                raise WrongMirrorError(
+                    "the mirror of that name writes to another table: give this one its own name, or move it there with"
+                    " anew=True",
+                    name=mirror.name,
+                    target=place,
+                    target_mirrored=newest.target,
+                )
+            if newest.key_as_json != mirror.key_as_json:
+                raise WrongMirrorError(
+                    "the mirror's table has its keys in the other form: give key_as_json as before, or another table",
+                    name=mirror.name,
+                    key_as_json=newest.key_as_json,
+                )
+        if found.mirror_id is not None and (newest is None or found.mirror_id != newest.mirror_id):
+            raise WrongMirrorError(
+                "another mirror writes this table, perhaps of a job that was deleted and made anew: give this one"
+                " another table, or empty it",
+                name=mirror.name,
+                target=place,
+            )
+        if newest is None and found.mirror_id is None and not found.is_empty:
+            raise WrongMirrorError(
+                "the table has rows that no mirror has written: give the mirror a table of its own",
+                name=mirror.name,
+                target=place,
+            )
+
+    async def _planned(self, newest: Commit) -> StepPlan | None:
+        if self._anew:
+            return whole(newest, self._anew)
+        if self._begun is not None:
+            if (found := await self._as_written(self._begun)) is not None:
+                return found
+            self._begun = None
+            return whole(newest, "it fell behind what is kept")
+        if self._at is None:
+            return whole(newest, "it is new")
+        return await plan(self._primary, self._at, newest, state_in(newest, self._mirror.state))
+
+    async def _as_written(self, step: MirrorStep) -> StepPlan | None:
+        """The plan of a step that was written down; `None` if its commits are not kept any more."""
+        floor, log = await self._primary.positions.savepoints.floor(), self._primary.log
+        if min((step.sequence, *step.sequences, *step.undone)) < floor:
+            return None
+        try:
+            commits = [await log.load_commit(each) for each in step.sequences or (step.sequence,)]
+            before = None if step.before is None else await log.load_commit(step.before)
+            undone = [await log.load_commit(each) for each in step.undone]
+        except MissingObjectError:
+            return None
+        if commits[-1].stamp != step.stamp:
+            return None
+        return StepPlan(step.kind, commits, before, undone, step.reason)
+
+    # --------------------------------------------------------------------------------------------------- taking a step
+
+    async def _take(self, planned: StepPlan, tell: Tell) -> bool:
+        begun_s = self._clock.monotonic()
+        begun, number = self._begun, self._number + 1
+        if begun is not None:
+            number = begun.number
+        generation = number if planned.kind == "whole" or self._last is None else self._last.generation
+        with opened_spool() as spool:
+            mirrored = "" if self._last is None else self._last.key_type
+            key_type = key_type_of(mirrored) if mirrored else None
+            partitions = await self._rows.read(
+                planned,
+                generation,
+                spool,
+                partitions=self._target.partitions if self._mirror.form == "table" else None,
+                key_type=key_type,
+                tell=tell,
+            )
+            await self._primary.threads.cpu(spool.end)
+            if spool.schema is None:
+                return await self._pass_over(planned)
+            check_keys(spool.schema, key_type)
+            step = begun or self._step(planned, number, generation, key_type_text(spool.schema))
+            await self._fit(spool, planned.last)
+            if begun is None and not _same(await self._log.write_down(step), step):
+                self._is_known = False  # another process has gone on
+                return True
+            self._last = self._begun = step
+            self._number = number
+            rows = MirrorRows(
+                step.mirror_id,
+                step.number,
+                generation,
+                int(planned.last.checkpoint_id),
+                planned.kind == "whole",
+                spool.rows,
+                spool.schema,
+                spool.batches,
+                partitions,
+            )
+            await finish(self._target.write, rows)
+            self._at = self._last = await self._log.done(step)
+        self._begun, self._anew = None, ""
+        self._tell(planned, spool.rows, self._clock.monotonic() - begun_s)
+        return True
+
+    async def _pass_over(self, planned: StepPlan) -> bool:
+        """The commits have changed other states alone, or the state has no key yet."""
+        if self._at is None:
+            return False
+        last = planned.last
+        self._at = self._last = await self._log.done(
+            msgspec.structs.replace(
+                self._at,
+                sequence=last.sequence,
+                stamp=last.stamp,
+                checkpoint_id=int(last.checkpoint_id),
+                committed_at_s=last.committed_at_s,
+                batch_id=None if last.source is None else last.source.batch_id,
+                at_s=self._clock.time(),
+            )
+        )
+        self._tell(planned, 0, 0.0)
+        return True
+
+    async def _fit(self, spool: Spool, last: Commit) -> None:
+        if self._fitted is not None and self._fitted == spool.schema:
+            return
+        mirror = self._mirror
+        table = MirrorTable(
+            self._primary.settings.job, mirror.state, mirror.form, spool.schema, int(last.max_parallelism)
+        )
+        await self._target.fit(table)
+        self._fitted = spool.schema
+
+    def _step(self, planned: StepPlan, number: int, generation: int, key_type: str) -> MirrorStep:
+        mirror, last = self._mirror, planned.last
+        return MirrorStep(
+            number=number,
+            mirror_id=new_stamp() if self._last is None else self._last.mirror_id,
+            job=self._primary.settings.job,
+            state=mirror.state,
+            target=self._target.place,
+            form=mirror.form,
+            kind=planned.kind,
+            generation=generation,
+            sequence=last.sequence,
+            stamp=last.stamp,
+            checkpoint_id=int(last.checkpoint_id),
+            batch_id=None if last.source is None else last.source.batch_id,
+            committed_at_s=last.committed_at_s,
+            max_parallelism=int(last.max_parallelism),
+            declared=declared(state_in(last, mirror.state)),
+            at_s=self._clock.time(),
+            before=None if planned.before is None else planned.before.sequence,
+            sequences=() if planned.kind == "whole" else tuple(each.sequence for each in planned.commits),
+            undone=tuple(each.sequence for each in planned.undone),
+            reason=planned.reason,
+            key_type=key_type,
+            key_as_json=mirror.key_as_json,
+            hold_s=mirror.hold_s,
+        )
+
+    def _tell(self, planned: StepPlan, rows: int, seconds: float) -> None:
+        mirror, last, done = self._mirror, planned.last, self.report
+        if planned.reason:
+            _logger.warning(
+                "mirror %s of state %s begins with all of checkpoint %d: %s",
+                mirror.name,
+                mirror.state,
+                last.checkpoint_id,
+                planned.reason,
+            )
+        self.report = msgspec.structs.replace(
+            done,
+            steps=done.steps + 1,
+            commits=done.commits + len(planned.commits),
+            rows=done.rows + rows,
+            checkpoint_id=int(last.checkpoint_id),
+            committed_at_s=last.committed_at_s,
+            anew=(*done.anew, planned.reason) if planned.reason else done.anew,
+            view=self._target.view() if mirror.form == "log" else None,
+        )
+        self._observer.mirrored(
+            mirror.name, commits=len(planned.commits), rows=rows, seconds=seconds, anew=planned.reason or None
+        )
+
+
+def _follows(step: MirrorStep, found: MirrorMark) -> bool:
+    """True if the step can be taken where the table stands."""
+    return found.number == step.number - 1 or (found.is_empty and step.kind == "whole")
+
+
+def _same(one: MirrorStep, other: MirrorStep) -> bool:
+    """True if both are the same step, made by different processes."""
+    return msgspec.structs.replace(one, at_s=0.0, done=False, hold_s=0.0, mirror_id="") == msgspec.structs.replace(
+        other, at_s=0.0, done=False, hold_s=0.0, mirror_id=""
+    ) and (one.mirror_id == other.mirror_id)
+
+
+@asynccontextmanager
+async def open_mirroring(
+    settings: Settings,
+    mirror: Mirror,
+    *,
+    anew: bool = False,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+) -> AsyncGenerator[Mirroring]:
+    """Open the job's primary and the target. Raises as either."""
+    async with open_job_primary(settings, store) as primary, mirror.target.opened(settings):
+        yield Mirroring(
+            primary,
+            mirror,
+            store=store,
+            clock=clock or SystemClock(),
+            observer=Observers(observer or Observer()),
+            anew=anew,
+        )
+
+
+async def mirror_once(
+    settings: Settings,
+    mirror: Mirror,
+    *,
+    anew: bool = False,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+    tell: Tell = lambda _: None,
+) -> MirrorReport:
+    """Bring the mirror's table to the newest commit of the job, beside a stream or without one; fences nobody.
+
+    It writes to the table, and its steps into the job's primary, where it needs rights to `mirrors/`. `anew`: start
+    over from the whole state. A call that is cancelled, or a process that is killed, leaves a step that the next call
+    takes again; two at once are fine.
+
+    Raises `InputError` for a job without a checkpoint, `MirrorSchemaError`, `WrongMirrorError`, `KeyTypeError`, and
+    what reading a state and the target raise.
+    """
+    async with open_mirroring(settings, mirror, anew=anew, store=store, clock=clock, observer=observer) as mirroring:
+        await mirroring.catch_up(tell)
+        return mirroring.report
+
+
+async def keep_mirrored(
+    settings: Settings,
+    mirror: Mirror,
+    *,
+    anew: bool = False,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+    tell: Tell = lambda _: None,
+) -> None:
+    """As `mirror_once`, for ever: a look every `mirror.every_s` seconds. An error is logged and told, and tried again.
+
+    Ends when it is cancelled.
+    """
+    observers = Observers(observer or Observer())
+    failures, told = 0, ""
+    while True:
+        try:
+            opening = open_mirroring(settings, mirror, anew=anew, store=store, clock=clock, observer=observers)
+            async with opening as mirroring:
+                while True:
+                    await mirroring.catch_up(tell)
+                    anew, failures, told = False, 0, ""
+                    await anyio.sleep(mirror.every_s)
+        except Exception as error:  # noqa: BLE001  # whatever a target raises: it must not end the stream beside it
+            failures += 1
+            if str(error) != told:
+                told = str(error)
+                _logger.warning("mirror %s fails, and is tried again: %s", mirror.name, error)
+            observers.mirror_failed(mirror.name, error)
+        await anyio.sleep(mirror.every_s * min(2**failures, PAUSES_MAX))

@@ -1,0 +1,68 @@
+"""`Mirror`: which state, into which table, and how."""
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from statebackend._log.names import check_mirror_name
+from statebackend._mirroring.steps import Form
+from statebackend._mirroring.target import MirrorTarget, check_form
+from statebackend._mirroring.targets.places import target_at
+from statebackend._state.values import Upcast
+from statebackend.errors import InputError
+
+
+class Mirror:
+    """A state that is mirrored into a table: `sb.Mirror("legs", to="postgresql://host/db?table=legs")`.
+
+    `to`: a folder, or its URL, for Parquet; `delta:` and a folder or URL; a Postgres URL with a `table`; or any
+    `MirrorTarget`. `form`: "log" or "table"; the first that the target can have, unless given. `name`: of the mirror,
+    of which a job has one each; that of the state, unless given. `key_as_json`: keys as text in JSON, for states with
+    keys of several types. `migrate`: as in the state's declaration. `every_s`: seconds between two looks at the job.
+    `hold_s`: how long sweeps keep the commits that the table lacks; they keep all for an hour in any case.
+
+    Raises `InputError` for a name that no mirror can have, and a form that the target cannot have.
+    """
+
+    def __init__(
+        self,
+        state: str,
+        *,
+        to: MirrorTarget | str | os.PathLike[str],
+        name: str | None = None,
+        form: Form | None = None,
+        key_as_json: bool = False,
+        migrate: Upcast | Sequence[Upcast] = (),
+        every_s: float = 1.0,
+        hold_s: float = 0.0,
+    ) -> None:
+        if not every_s > 0 or not hold_s >= 0:
+            raise InputError("every_s must be positive, and hold_s not negative", every_s=every_s, hold_s=hold_s)
+        self.state: Final = state
+        self.target: Final = to if isinstance(to, MirrorTarget) else target_at(os.fspath(to))
+        self.name: Final = check_mirror_name(state if name is None else name)
+        self.form: Final[Form] = check_form(self.target, form)
+        self.key_as_json: Final = key_as_json
+        self.migrate: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else migrate
+        self.every_s: Final = every_s
+        self.hold_s: Final = hold_s
+
+
+class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of a mirror so far: its `steps`, the `commits` that they carried over, and their `rows`.
+
+    `checkpoint_id`, `committed_at_s`: of the commit that the table has now; `None` where the state has no key yet.
+    `anew`: why it started from the whole state, each time that it did. `view`: the text of a query for the newest row
+    of each key, of a `log`.
+    """
+
+    name: str
+    steps: int = 0
+    commits: int = 0
+    rows: int = 0
+    checkpoint_id: int | None = None
+    committed_at_s: float | None = None
+    anew: tuple[str, ...] = ()
+    view: str | None = None

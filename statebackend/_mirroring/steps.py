@@ -1,0 +1,116 @@
+"""The log of a mirror: an object per step in the job's primary, made before the step is taken.
+
+    key := "mirrors/" name "/" number         12 digits        content: `MirrorStep` in JSON
+
+Only the newest two are kept. The newest says where the table stands, or will stand once the step is taken.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from statebackend._log.names import MIRRORS, mirror_step_key, mirror_step_of
+from statebackend.abc import Capability, ObjectStore
+from statebackend.errors import CorruptObjectError, InputError, ObjectExistsError, ObjectNotFoundError
+
+Form = Literal["log", "table"]
+Kind = Literal["whole", "changes", "undo"]
+
+KEPT: Final = 2
+
+
+class MirrorStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of a mirror. `number` counts them. `mirror_id`: random, of all steps of one mirror.
+
+    `kind`: "whole", the state at a commit; "changes", what some commits changed; "undo", what the first commit of a new
+    branch changed, and what was `undone`. `sequence`, `stamp`, `checkpoint_id`, `batch_id`, `committed_at_s`: of the
+    commit that the table has after it. `before`: the one before its commits, which are `sequences`. `undone`: the
+    commits that were abandoned, whose changes are taken back.
+    `generation`: the number of the last whole step. `reason`: why it is whole. `declared`: what tells the state's
+    declaration. `key_type`: of the key column, as a schema of Arrow's in base64. `done`: the table has it. `hold_s`:
+    how long a sweep may be held up from `at_s` on.
+    """
+
+    number: int
+    mirror_id: str
+    job: str
+    state: str
+    target: str
+    form: Form
+    kind: Kind
+    generation: int
+    sequence: int
+    stamp: str
+    checkpoint_id: int
+    committed_at_s: float
+    max_parallelism: int
+    declared: str
+    at_s: float
+    batch_id: int | None = None
+    before: int | None = None
+    sequences: tuple[int, ...] = ()
+    undone: tuple[int, ...] = ()
+    reason: str = ""
+    key_type: str = ""
+    key_as_json: bool = False
+    done: bool = False
+    hold_s: float = 0.0
+
+
+class MirrorLog:
+    """The steps of the mirror `name` in the job's part of a primary."""
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        if Capability.LIST not in store.capabilities:
+            raise InputError("a mirror needs a primary that can list its objects: it finds its own steps by that")
+        self._store = store
+        self._name: Final = name
+
+    async def newest(self) -> MirrorStep | None:
+        """The newest step, `None` before the first one. Raises `CorruptObjectError`."""
+        while True:
+            numbers = await self._numbers()
+            if not numbers:
+                return None
+            try:
+                return await self._load(numbers[-1])
+            except ObjectNotFoundError:
+                continue  # another process has gone on, and deleted it
+
+    async def write_down(self, step: MirrorStep) -> MirrorStep:
+        """Make the step. Returns it, or that which another process has made under its number."""
+        try:
+            await self._store.put_if_absent(self._key(step.number), [msgspec.json.encode(step)])
+        except ObjectExistsError:
+            return await self._load(step.number)
+        return step
+
+    async def done(self, step: MirrorStep) -> MirrorStep:
+        """Note that the table has it, perhaps as of a later commit that did not change it; forget what nobody needs."""
+        step = msgspec.structs.replace(step, done=True)
+        await self._store.put(self._key(step.number), [msgspec.json.encode(step)])
+        for number in await self._numbers():
+            if number <= step.number - KEPT:
+                await self._store.delete(self._key(number))
+        return step
+
+    async def _numbers(self) -> list[int]:
+        keys = [info.key async for info in self._store.list(f"{MIRRORS}{self._name}/")]
+        return sorted(found[1] for key in keys if (found := mirror_step_of(key)) is not None)
+
+    async def _load(self, number: int) -> MirrorStep:
+        key = self._key(number)
+        return decode_step(await self._store.get(key), key)
+
+    def _key(self, number: int) -> str:
+        return mirror_step_key(self._name, number)
+
+
+def decode_step(body: bytes, key: str) -> MirrorStep:
+    """The step that lies at `key`. Raises `CorruptObjectError`."""
+    try:
+        return msgspec.json.decode(body, type=MirrorStep)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise CorruptObjectError(
+            "a mirror's step does not decode: delete the object, and the mirror's table", object=key
+        ) from error

@@ -1,0 +1,138 @@
+"""A folder of Parquet files, in any store that a primary may lie in: the `log` form. A file per step.
+
+    file := number ".parquet" | number "-" part "-" random ".parquet"         12, 5 and 8 digits
+
+The file without a part is made last, by put-if-absent, so a step is there once, however many processes write it. Its
+own metadata names the mirror. Others are there where a step has more rows than one file.
+"""
+
+import importlib
+import io
+import os
+import re
+import secrets
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from statebackend._backend.stores import open_store, open_threads
+from statebackend._columns.arrow import RecordBatch, pa
+from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend.abc import Capability, ObjectStore
+from statebackend.errors import InputError, MirrorSchemaError, ObjectExistsError
+from statebackend.settings import Settings
+
+FILE_ROWS_MAX: Final = 1_000_000
+MIRROR_KEY: Final = b"statebackend.mirror"
+_NO_ROWS: Final[list[RecordBatch]] = []
+_FINAL: Final = re.compile(r"(\d{12})\.parquet")
+
+
+class ParquetTarget(MirrorTarget):
+    """A `log` in a folder: a path, or a URL as of a primary (`s3://bucket/prefix`), read with the job's credentials.
+
+    DuckDB, Spark and pandas read it as one table. `compression`: of Parquet. `store`: in place of that of the URL.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, compression: str = "zstd", store: ObjectStore | None = None
+    ) -> None:
+        text = os.fspath(folder)
+        url = urlsplit(text)
+        self._url = text.rstrip("/") if url.scheme else f"file://{Path(text).absolute()}"
+        self._compression = compression
+        self._instead = store
+        self._columns: Sequence[str] = ()
+
+    @property
+    def place(self) -> str:
+        return self._url
+
+    @asynccontextmanager
+    async def opened(self, settings: Settings) -> AsyncGenerator[None]:
+        settings = msgspec.structs.replace(settings, primary=self._url)
+        async with (
+            open_threads(settings) as self._threads,
+            open_store(settings, self._threads, commits=False, instead=self._instead) as store,
+        ):
+            if not {Capability.LIST, Capability.PUT_IF_ABSENT} <= store.capabilities:
+                raise InputError("a mirror's folder must list, and create files if absent", target=self._url)
+            self._store = store
+            yield
+
+    async def find(self) -> MirrorMark:
+        final = [info.key async for info in self._store.list("") if _FINAL.fullmatch(info.key)]
+        if not final:
+            others = [info.key async for info in self._store.list("") if info.key.endswith(".parquet")]
+            return MirrorMark(is_empty=not others)
+        body = await self._store.get(max(final))
+        metadata = await self._threads.cpu(_metadata_of, body)
+        return MirrorMark(metadata, int(max(final).removesuffix(".parquet")))
+
+    async def fit(self, table: MirrorTable) -> None:
+        try:
+            await self._threads.cpu(self._encoded, [pa.RecordBatch.from_pylist([], schema=table.schema)], "")
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise MirrorSchemaError(f"Parquet has no place for a column: {error}", target=self._url) from error
+        self._columns = table.schema.names
+
+    async def write(self, rows: MirrorRows) -> None:
+        name, part = f"{rows.number:012d}", 0
+        if await self._store.head(f"{name}.parquet") is not None:
+            return
+        files = _files(rows.batches())
+        batches = await self._threads.cpu(next, files, _NO_ROWS)
+        while following := await self._threads.cpu(next, files, _NO_ROWS):
+            await self._put(f"{name}-{part:05d}-{secrets.token_hex(4)}.parquet", batches, rows)
+            batches, part = following, part + 1
+        try:
+            body = await self._threads.cpu(self._encoded, batches or [_none(rows)], rows.mirror_id)
+            await self._store.put_if_absent(f"{name}.parquet", [body])
+        except ObjectExistsError:
+            pass  # another process has taken the same step
+
+    async def _put(self, name: str, batches: Sequence[RecordBatch], rows: MirrorRows) -> None:
+        await self._store.put(name, [await self._threads.cpu(self._encoded, batches, rows.mirror_id)])
+
+    def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> bytes:
+        schema = batches[0].schema.with_metadata({MIRROR_KEY: mirror_id.encode()})
+        file = io.BytesIO()
+        with _parquet().ParquetWriter(file, schema, compression=self._compression) as writer:
+            writer.write_table(pa.Table.from_batches(list(batches)).cast(schema))
+        return file.getvalue()
+
+    def view(self) -> str | None:
+        files = f"{self._url.removeprefix('file://')}/*.parquet".replace("'", "''")
+        return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
+
+
+def _files(batches: Iterator[RecordBatch]) -> Iterator[list[RecordBatch]]:
+    """The rows of one file after the other."""
+    held: list[RecordBatch] = []
+    count = 0
+    for batch in batches:
+        if held and count + batch.num_rows > FILE_ROWS_MAX:
+            yield held
+            held, count = [], 0
+        held.append(batch)
+        count += batch.num_rows
+    yield held
+
+
+def _none(rows: MirrorRows) -> RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def _metadata_of(body: bytes) -> str | None:
+    found: dict[bytes, bytes] = _parquet().read_schema(pa.BufferReader(body)).metadata or {}
+    mirror_id = found.get(MIRROR_KEY)
+    return None if mirror_id is None else mirror_id.decode()
+
+
+def _parquet() -> Any:
+    """The part of pyarrow that writes Parquet: it takes long to import."""
+    return importlib.import_module("pyarrow.parquet")

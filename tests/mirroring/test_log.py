@@ -1,0 +1,438 @@
+"""A folder of Parquet is the log of a state: every change once, and a view that equals the state."""
+
+import operator
+import os
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import statebackend as sb
+from statebackend._mirroring.targets.parquet import ParquetTarget
+from statebackend.errors import InputError, KeyTypeError, WrongMirrorError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import Fail, FaultyStore
+from tests.log.swept import HOUR_S
+from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg, copied, laid_out, ops, shown
+
+DAY_S = 25 * HOUR_S
+
+
+async def test_the_view_of_the_log_is_the_state(tmp_path: Path) -> None:
+    """And the rows say of each change what it was, in which commit."""
+    job = Job()
+    await job.commit({"a": EWR, "b": JFK})
+    report = await job.mirror(tmp_path)
+    assert report.anew == ("it is new",)
+    await job.commit({"a": LGA, "c": EWR})
+    await job.commit({"b": None})
+    report = await job.mirror(tmp_path)
+    assert (report.steps, report.commits, report.rows, report.anew) == (1, 2, 3, ())
+    assert shown(tmp_path) == await job.state()
+    assert ops(tmp_path) == [
+        ("begin", 1, None),
+        ("snapshot", 1, "a"),
+        ("snapshot", 1, "b"),
+        ("update", 2, "a"),
+        ("update", 2, "c"),
+        ("delete", 3, "b"),
+    ]
+    assert (await job.mirror(tmp_path)).steps == 0
+
+
+def _columns(backend: sb.StateBackend) -> Any:
+    schema = pa.schema([("op", pa.string()), ("miles", pa.int64())])
+    return backend.columnar_state("legs", schema, key=pa.string())
+
+
+KINDS: dict[str, list[Callable[[sb.StateBackend], object]]] = {
+    "value": [
+        lambda backend: backend.value_state("legs", dict[str, int]).update({"a": {"x": 1}, "b": {}}),
+        lambda backend: backend.value_state("legs", dict[str, int]).update({"b": {"y": 2}}),
+        lambda backend: backend.value_state("legs", dict[str, int]).pop("a"),
+    ],
+    "list": [
+        lambda backend: backend.list_state("legs", str)["a"].extend(["x", "y"]),
+        lambda backend: [backend.list_state("legs", str)[key].append("z") for key in ("a", "b")],
+        lambda backend: backend.list_state("legs", str)["a"].clear(),
+    ],
+    "map": [
+        lambda backend: backend.map_state("legs", str, int)["a"].update({"x": 1, "y": 2}),
+        lambda backend: [
+            backend.map_state("legs", str, int)["a"].pop("x"),
+            backend.map_state("legs", str, int)["b"].update(z=3),
+        ],
+        lambda backend: backend.map_state("legs", str, int)["a"].clear(),
+    ],
+    "reducing": [
+        lambda backend: backend.reducing_state("legs", int, operator.add).add("a", 1),
+        lambda backend: backend.reducing_state("legs", int, operator.add).add("a", 2),
+        lambda backend: backend.reducing_state("legs", int, operator.add).add("b", 2),
+    ],
+    "columns": [
+        lambda backend: _columns(backend).update({"a": {"op": "x", "miles": 1}, "b": {"op": "y", "miles": 2}}),
+        lambda backend: _columns(backend).update({"b": {"op": "z", "miles": 3}, "c": {"op": None, "miles": 4}}),
+        lambda backend: _columns(backend).pop("a"),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_state(kind: str, tmp_path: Path) -> None:
+    """With whole values, also where a commit says only what was added to one; step by step, and all at once."""
+    job = Job()
+    for place, write in enumerate(KINDS[kind]):
+        await job.work(write)
+        await job.mirror(tmp_path / "each")
+        if place == 0:
+            await job.mirror(tmp_path / "once", name="once")
+        assert shown(tmp_path / "each") == await job.state()
+    await job.mirror(tmp_path / "once", name="once")
+    assert shown(tmp_path / "once") == await job.state()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_killed_at_every_request(moment: Any) -> None:
+    """From any request on, nothing is done any more: the next run ends with the state, and has no row twice."""
+    job = Job()
+    await job.commit({"a": EWR, "b": JFK})
+    folder = MemoryStore()
+    await job.mirror(ParquetTarget("memory://folder", store=folder))
+    await job.commit({"a": LGA})
+    await job.commit({"b": None, "c": EWR})
+    for first in (True, False):
+        for nth in count(1):
+            primary, table = await copied(job.store), MemoryStore() if first else await copied(folder)
+            if first:
+                async for info in primary.list("fleet/mirrors/"):
+                    await primary.delete(info.key)
+            death = Fail(nth=nth, onwards=True, moment=moment)
+            failing = ParquetTarget("memory://folder", store=FaultyStore(table, [death]))
+            is_dead = True
+            try:
+                await job.mirror(failing, store=FaultyStore(primary, [death]))
+                is_dead = False
+            except sb.StateBackendError:
+                pass
+            await job.mirror(ParquetTarget("memory://folder", store=table), store=primary)
+            assert shown(await laid_out(table)) == await job.state(), nth
+            if not is_dead:
+                break
+        assert nth > 8
+
+
+async def test_two_at_once_and_a_late_one() -> None:
+    """A mirror that sleeps while another goes on writes nothing twice, and nothing old."""
+    job, folder = Job(), MemoryStore()
+    await job.commit({"a": EWR})
+    await job.mirror(ParquetTarget("memory://folder", store=folder))
+    await job.commit({"a": LGA, "b": EWR})
+
+    class Late(FaultyStore):
+        """In its first put, another mirror carries over all that it would, and more."""
+
+        is_first = True
+
+        async def put_if_absent(self, key: str, body: Any) -> None:
+            if self.is_first:
+                self.is_first = False
+                await job.mirror(ParquetTarget("memory://folder", store=folder))
+                await job.commit({"a": None})
+                await job.mirror(ParquetTarget("memory://folder", store=folder))
+            await super().put_if_absent(key, body)
+
+    await job.mirror(ParquetTarget("memory://folder", store=Late(folder)))
+    assert shown(await laid_out(folder)) == await job.state() == {"b": {"origin": "EWR", "miles": 1}}
+    await job.commit({"c": LGA})
+    await job.mirror(ParquetTarget("memory://folder", store=folder), store=Late(job.store))
+    assert shown(await laid_out(folder)) == await job.state()
+
+
+async def test_a_job_that_goes_back_gets_compensating_rows(tmp_path: Path) -> None:
+    """What was abandoned stays in the log; rows behind it take it back."""
+    job = Job()
+    await job.commit({"a": EWR, "b": EWR, "d": EWR})
+    await job.commit({"a": LGA, "c": LGA, "b": None})
+    await job.mirror(tmp_path)
+    await job.commit({"a": JFK, "d": None, "e": JFK})
+    await job.mirror(tmp_path)
+    await job.commit({"e": EWR}, checkpoint_id=1)
+    await job.commit({"d": JFK})
+    report = await job.mirror(tmp_path)
+    assert report.anew == ()
+    assert shown(tmp_path) == await job.state()
+    assert [row for row in ops(tmp_path) if row[1] >= 4] == [
+        ("undo_delete", 4, "c"),
+        ("undo_update", 4, "a"),
+        ("undo_update", 4, "b"),
+        ("undo_update", 4, "d"),
+        ("update", 4, "e"),
+        ("update", 5, "d"),
+    ]
+
+
+async def test_a_start_from_a_savepoint(tmp_path: Path) -> None:
+    """As a job that goes back; where what it abandoned was swept, the mirror starts anew."""
+    job = Job(checkpoints_retained=1)
+    await job.commit({"a": EWR})
+    await sb.savepoint(job.settings, "kept", store=job.store)
+    for leg in (LGA, JFK, EWR):
+        await job.commit({"a": leg, "b": leg})
+    await job.mirror(tmp_path)
+    job.clock.now_s += DAY_S
+    await job.commit({"c": JFK})
+    await sb.sweep(job.settings, dry_run=False, store=job.store, clock=job.clock)
+    async with sb.open_backend(job.settings, store=job.store, clock=job.clock, checkpoint_id=1) as backend:
+        backend.value_state("legs", Leg)["d"] = JFK
+        await backend.checkpoint(100)
+    report = await job.mirror(tmp_path)
+    assert report.anew == ("the job was taken back, and what was undone is not kept",)
+    assert shown(tmp_path) == await job.state()
+    assert set(await job.state()) == {"a", "d"}
+
+
+async def test_a_mirror_behind_what_is_kept_starts_anew(tmp_path: Path) -> None:
+    """And says so. Keys that went in between are not in the view."""
+    job = Job(checkpoints_retained=1)
+    await job.commit({"a": EWR, "b": EWR})
+    await job.mirror(tmp_path)
+    await job.commit({"a": None})
+    await job.commit({"c": EWR})
+    job.clock.now_s += DAY_S
+    await job.commit({"c": JFK})
+    await sb.sweep(job.settings, dry_run=False, store=job.store, clock=job.clock)
+    report = await job.mirror(tmp_path)
+    assert report.anew == ("it fell behind what is kept",)
+    assert shown(tmp_path) == await job.state()
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2])
+async def test_erased_keys_are_not_written_once_more(behind: int, tmp_path: Path) -> None:
+    """However far behind the erasure the mirror is: what the person had before it is not read."""
+    job = Job()
+    await job.commit({"ada": EWR, "bob": EWR})
+    if behind == 2:
+        await job.mirror(tmp_path)
+    await job.commit({"ada": LGA})
+    if behind == 1:
+        await job.mirror(tmp_path)
+    await job.commit({"ada": JFK, "eve": EWR})
+    if behind == 0:
+        await job.mirror(tmp_path)
+    before = [row for row in (ops(tmp_path)) if row[2] == "ada"]
+    await sb.erase(job.settings, ["ada"], store=job.store, clock=job.clock)
+    job.next_id += 1
+    report = await job.mirror(tmp_path)
+    assert len(report.anew) == 1
+    assert shown(tmp_path) == await job.state()
+    assert [row for row in ops(tmp_path) if row[2] == "ada"] == before
+    await job.commit({"bob": LGA})
+    assert (await job.mirror(tmp_path)).anew == ()
+    assert shown(tmp_path) == await job.state()
+
+
+async def test_a_new_default_and_an_upcast_reach_old_rows(tmp_path: Path) -> None:
+    """They change values that nobody writes, so the mirror starts anew."""
+
+    class Longer(msgspec.Struct):
+        origin: str
+        miles: int
+        seats: int = 7
+
+    job = Job()
+    await job.commit({"a": EWR, "b": EWR})
+    await job.mirror(tmp_path)
+    await job.commit({"a": Longer("LGA", 2)}, type_=Longer)
+    report = await job.mirror(tmp_path)
+    assert report.anew == ("the state has evolved",)
+    assert shown(tmp_path) == await job.state()
+    assert "seats" in (await job.state())["b"]
+
+    class Feet(msgspec.Struct):
+        feet: int
+
+    def upcast(stored: Any) -> Any:
+        return {"feet": stored["miles"] * 5280}
+
+    await job.work(lambda backend: backend.value_state("legs", Feet, migrate=upcast).update({"a": Feet(1)}))
+    report = await job.mirror(tmp_path, migrate=upcast)
+    assert report.anew == ("the state has evolved",)
+    assert (await job.state(migrate=upcast))["b"] == {"feet": 5280}
+    assert {key: value["feet"] for key, value in shown(tmp_path).items()} == {"a": 1, "b": 5280}
+
+
+async def test_keys_of_another_type_are_refused(tmp_path: Path) -> None:
+    """Or one key would be there in two forms; as JSON from the beginning they are all taken."""
+    job = Job()
+    await job.commit({1: EWR})
+    await job.mirror(tmp_path / "typed")
+    await job.mirror(tmp_path / "json", name="json", key_as_json=True)
+    await job.commit({1: None})
+    await job.commit({"1": LGA})
+    with pytest.raises(KeyTypeError, match="key_as_json"):
+        await job.mirror(tmp_path / "typed")
+    await job.mirror(tmp_path / "json", name="json", key_as_json=True)
+    assert shown(tmp_path / "json") == await job.state(key_as_json=True)
+    await job.commit({(1, "x"): LGA, b"x": JFK, "1": None})
+    await job.mirror(tmp_path / "json", name="json", key_as_json=True)
+    assert shown(tmp_path / "json") == await job.state(key_as_json=True)
+    with pytest.raises(WrongMirrorError, match="key_as_json"):
+        await job.mirror(tmp_path / "json", name="json")
+
+
+async def test_tuples_and_json_in_lists_and_undone(tmp_path: Path) -> None:
+    """Keys that are looked up come out as those that a feed tells."""
+    job = Job()
+
+    def write(*keys: Any) -> Callable[[sb.StateBackend], object]:
+        return lambda backend: [backend.list_state("legs", int)[key].append(1) for key in keys]
+
+    for options, name, keys in (
+        ({}, "tuples", [("a", 1), ("b", 2)]),
+        ({"key_as_json": True}, "json", ["7", ("b", 2), 7]),
+    ):
+        job = Job()
+        await job.work(write(*keys))
+        await job.mirror(tmp_path / name, **options)
+        await job.work(write(*keys[1:]), lambda backend, keys=keys: backend.list_state("legs", int)[keys[0]].clear())
+        await job.mirror(tmp_path / name, **options)
+        assert shown(tmp_path / name) == await job.state(**options)
+        await job.work(write(keys[-1]), checkpoint_id=1)
+        assert (await job.mirror(tmp_path / name, **options)).anew == ()
+        assert shown(tmp_path / name) == await job.state(**options)
+
+
+async def test_a_state_that_empties_and_fills_again(tmp_path: Path) -> None:
+    """Also anew, where no row tells the type of the keys."""
+    job = Job()
+    await job.commit({"x": 1}, state="other", type_=int)
+    with pytest.raises(InputError):
+        await job.mirror(tmp_path)
+    await job.commit({})
+    assert (await job.mirror(tmp_path)).steps == 0
+    await job.commit({7: EWR})
+    await job.mirror(tmp_path)
+    await job.commit({7: None})
+    await job.mirror(tmp_path, anew=True)
+    assert shown(tmp_path) == {}
+    await job.commit({8: EWR})
+    await job.mirror(tmp_path)
+    assert shown(tmp_path) == await job.state()
+
+
+async def test_commits_of_other_states_move_the_mirror_without_rows(tmp_path: Path) -> None:
+    """Its log says that the table has them, and a sweep may take them."""
+    job = Job(checkpoints_retained=1)
+    await job.commit({"a": EWR})
+    await job.mirror(tmp_path)
+    for number in range(3):
+        await job.commit({"x": number}, state="other", type_=int)
+    report = await job.mirror(tmp_path)
+    assert (report.steps, report.rows, report.checkpoint_id) == (1, 0, 4)
+    job.clock.now_s += DAY_S
+    await sb.sweep(job.settings, dry_run=False, store=job.store, clock=job.clock)
+    await job.commit({"a": LGA})
+    assert (await job.mirror(tmp_path)).anew == ()
+    assert shown(tmp_path) == await job.state()
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+async def test_two_mirrors_of_one_name_and_one_table_for_two(tmp_path: Path) -> None:
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.commit({"x": 1}, state="other", type_=int)
+    await job.mirror(tmp_path / "one")
+    with pytest.raises(WrongMirrorError, match="another table"):
+        await job.mirror(tmp_path / "two")
+    with pytest.raises(WrongMirrorError, match="of that name"):
+        await job.mirror(tmp_path / "two", state="other", name="legs")
+    with pytest.raises(WrongMirrorError, match="another mirror writes"):
+        await job.mirror(tmp_path / "one", name="second")
+    report = await job.mirror(tmp_path / "two", anew=True)  # it moves
+    assert report.anew == ("it was asked to start over",)
+    assert shown(tmp_path / "two") == await job.state()
+
+
+async def test_a_job_that_is_deleted_and_made_anew(tmp_path: Path) -> None:
+    """Its checkpoints begin at 1 again: the old table is not touched."""
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(tmp_path)
+    again = Job()
+    await again.commit({"a": LGA})
+    before = ops(tmp_path)
+    for anew in (False, True):
+        with pytest.raises(WrongMirrorError, match="deleted and made anew"):
+            await again.mirror(tmp_path, anew=anew)
+    assert ops(tmp_path) == before
+
+
+async def test_a_log_that_was_put_back(tmp_path: Path) -> None:
+    """The primary of yesterday, with the mirror's own log of today, or of yesterday."""
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(tmp_path)
+    old = await copied(job.store)
+    await job.commit({"a": LGA})
+    await job.commit({"b": LGA})
+    await job.mirror(tmp_path)
+    other = Job(old)
+    other.next_id = 2
+    report = await other.mirror(tmp_path)  # the table is ahead of the mirror's log
+    assert report.anew == ("the table was emptied, or put back to an older state",)
+    assert shown(tmp_path) == await other.state()
+
+    await job.mirror(tmp_path / "today", name="today")
+    beside = Job(await copied(job.store))  # today's mirror, beside the commits of yesterday
+    for sequence in range(2, 6):
+        await beside.store.delete(f"fleet/commits/{sequence:012}")
+    await beside.store.delete("fleet/newest")  # the hint
+    with pytest.raises(WrongMirrorError, match="put back"):
+        await beside.mirror(tmp_path / "today", name="today")
+
+
+async def test_a_table_that_was_emptied_or_restored(tmp_path: Path) -> None:
+    job, folder = Job(), MemoryStore()
+    target = lambda: ParquetTarget("memory://folder", store=folder)  # noqa: E731
+    await job.commit({"a": EWR})
+    await job.mirror(target())
+    backup = await copied(folder)
+    await job.commit({"a": LGA, "b": LGA})
+    await job.mirror(target())
+    for info in [info async for info in folder.list("")]:
+        await folder.delete(info.key)
+    await job.commit({"b": None})
+    report = await job.mirror(target())
+    assert report.anew == ("the table was emptied, or put back to an older state",)
+    assert shown(await laid_out(folder)) == await job.state()
+    folder = backup
+    await job.commit({"c": LGA})
+    report = await job.mirror(target())
+    assert report.anew == ("the table was emptied, or put back to an older state",)
+    assert shown(await laid_out(folder)) == await job.state()
+
+
+async def test_what_is_no_mirror_is_refused(tmp_path: Path) -> None:
+    job = Job()
+    await job.commit({"a": EWR})
+    async with sb.open_backend(job.settings, store=job.store, clock=job.clock) as backend:
+        backend.operator_state("offsets", int).append(1)
+        await backend.checkpoint(2)
+    with pytest.raises(InputError, match="did you mean 'legs'"):
+        await job.mirror(tmp_path, state="leg")
+    with pytest.raises(InputError, match="operator state"):
+        await job.mirror(tmp_path, state="offsets")
+    with pytest.raises(InputError, match="no such form"):
+        await job.mirror(tmp_path, form="table")
+    with pytest.raises(InputError, match="name"):
+        await job.mirror(tmp_path, name="a/b")
+    (tmp_path / "mine.parquet").write_bytes(b"")
+    with pytest.raises(WrongMirrorError, match="no mirror has written"):
+        await job.mirror(tmp_path)
+    assert os.listdir(tmp_path) == ["mine.parquet"]  # noqa: PTH208  # the other way blocks, too
