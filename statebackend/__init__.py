@@ -24,6 +24,7 @@
     savepoint, savepoints, drop_savepoint   names that keep a checkpoint
     rewrite                         give a job another number of key groups
     clone                           make a new job of another job's checkpoint, here or in another cloud
+    seed                            the first state of a job, of rows that lie elsewhere
     erase, verify_erased            delete keys for good, and prove that nothing has them
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
 
@@ -70,6 +71,7 @@ from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
 from statebackend._upkeep.rewrite import rewrite
 from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoints
+from statebackend._upkeep.seeding.seed import seed
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend._version import __version__
@@ -144,6 +146,7 @@ __all__ = [
     "rewrite",
     "savepoint",
     "savepoints",
+    "seed",
     "sweep",
     "verify",
     "verify_erased",

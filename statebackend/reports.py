@@ -37,6 +37,7 @@ from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
 from statebackend._upkeep.report import JobReport, RangeRow, RequestRate
 from statebackend._upkeep.rewrite import RewriteReport
+from statebackend._upkeep.seeding.seed import SeedReport
 from statebackend._upkeep.sizes import SizeRow, SizeTotal, size_totals
 from statebackend._upkeep.verify import Damage, VerifyReport
 
@@ -61,6 +62,7 @@ __all__ = [
     "RewriteReport",
     "Row",
     "SavepointInfo",
+    "SeedReport",
     "SizeRow",
     "SizeTotal",
     "SweepFailure",

@@ -4,7 +4,7 @@ A row number stands for a key until the key is dropped. The row is used again fo
 was drained. A key that was never written in a column is null there.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -167,6 +167,20 @@ class ColumnTable(OneRow, Table):
             self._columns[name].write(rows, column)
         self._touch(rows)
         self._tidy()
+
+    def setting(self, state_id: int, keys: Array, columns: Mapping[str, Array]) -> ColumnChanges:
+        """The changes that would set these keys, with their hashes. `columns`: arrays of the declared types.
+
+        The table stays as it is. Raises what `hashed` does.
+        """
+        hashed = self.hashed(keys)
+        return ColumnChanges(
+            state_id,
+            self._rows.groups_of(hashed.hashes),
+            [Typed(each.type, part) for each, part in zip(self._described.keys, hashed.parts, strict=True)],
+            {each.name: Typed(each.type, column_of(columns[each.name])) for each in self._described.columns},
+            hashes=hashed.hashes,
+        )
 
     def drop(self, rows: Integers) -> None:
         """Remove the keys of these rows. The rows must not be used any more."""

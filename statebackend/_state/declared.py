@@ -102,6 +102,11 @@ class KeyedStates(StateDeclarations):
         return tuple(sorted(self._descriptors.values(), key=lambda descriptor: descriptor.state_id))
 
     @property
+    def declared(self) -> "Mapping[str, KeyedState[Any, Any] | ColumnarState]":
+        """The keyed states that were declared, by name."""
+        return self._declared
+
+    @property
     def sizes(self) -> Mapping[str, int]:
         """Number of keys per state, including those whose values have expired but were not dropped yet."""
         tables = self._tables

@@ -12,7 +12,7 @@ An empty list or map has no entry. Live writes and replay go through the same me
 ask `_state/time/ttl.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Final, Self
 
 from statebackend._codec.cells import framed, split
@@ -291,7 +291,7 @@ def cell_of(operation: int, data: bytes) -> bytes | None:
     raise _unknown(operation)
 
 
-def row_changes(row: bytes, first: int) -> Iterable[tuple[int, bytes]]:
+def row_changes(row: bytes, first: int) -> Sequence[tuple[int, bytes]]:
     """The operations that write a list's framed elements, and their data, the first one being `first`.
 
     There are none for no elements, and several for more than `CHUNK_BYTES`.

@@ -107,6 +107,12 @@ class OwnedKeys:
         return not len(groups) or bool(owned.first <= groups.min() and groups.max() <= owned.last)
 
 
+def hashes_of(keys: Sequence[Key]) -> Hashes:
+    """The hash of each key, which gives it its group. Raises `KeyTypeError` for a value that cannot be a key."""
+    found = _hashes_in_bulk(keys) if len(set(map(type, keys))) == 1 else None
+    return np.array([key_hash(key, SEED) for key in keys], np.uint64) if found is None else found
+
+
 def groups_of_hashes(hashes: Hashes, max_parallelism: int) -> KeyGroups:
     """The key groups of keys with these hashes."""
     if max_parallelism & (max_parallelism - 1) == 0:  # a mask takes less than a division, and the sign does not matter

@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.arrow import pa, plain_of
 from statebackend._columns.batch.merge_plan import How, planned
 from statebackend._columns.batch.merge_sides import MergeSides
@@ -186,6 +187,10 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         return key, row
 
     # -------------------------------------------------------------------------------------------- the rest
+
+    def setting(self, state_id: int, keys: Any, columns: Mapping[str, Any]) -> ColumnChanges:
+        """The changes that would set these keys, an array, to rows of these columns. The state stays as it is."""
+        return self._rows.setting(state_id, keys, columns)
 
     @property
     def is_changed(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, Changes
+from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import array_from, pa
 from statebackend._columns.column_table import ColumnTable
@@ -136,12 +137,21 @@ class ExpiringRows:
 
     def write(self, rows: Integers, columns: Mapping[str, Any]) -> None:
         """Set some columns of rows, all of them or, where one is refused, none."""
-        if self._is_stamped:  # by null without a time-to-live, or before there is a time: such a row never expires
-            at = None if self.ttl is None else self.ttl.stamp()
-            valid = np.zeros(len(rows), np.bool_) if at is None else None
-            columns = {**columns, WRITTEN: array_from(np.full(len(rows), at or 0.0), valid)}
+        columns = self._stamped(columns, len(rows))
         self.table.scatter(rows, pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]))
         self._written += len(rows)
+
+    def setting(self, state_id: int, keys: Any, columns: Mapping[str, Any]) -> ColumnChanges:
+        """As `ColumnTable.setting`, of rows that are written now."""
+        return self.table.setting(state_id, keys, self._stamped(columns, len(keys)))
+
+    def _stamped(self, columns: Mapping[str, Any], count: int) -> Mapping[str, Any]:
+        if not self._is_stamped:
+            return columns
+        # By null without a time-to-live, or before there is a time: such a row never expires.
+        at = None if self.ttl is None else self.ttl.stamp()
+        valid = np.zeros(count, np.bool_) if at is None else None
+        return {**columns, WRITTEN: array_from(np.full(count, at or 0.0), valid)}
 
     def note_read(self, rows: Integers) -> None:
         """Count a read as a use, where the time-to-live does so."""

@@ -1,13 +1,13 @@
 """The base class of the kinds with one encoded value per key: value, reducing and aggregating states."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from statebackend._codec.change_sets.changes import KeyGroups
-from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges, of_cells
 from statebackend._codec.change_sets.state_change import SCALARS
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.kinds.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable
 from statebackend.ids import Key
@@ -30,6 +30,10 @@ class CellState(KeyedState[bytes, V]):
         super().__init__(name, table, keys)
         self._remembers = isinstance(table.entries, dict)
         self._find_many = table.find_many
+
+    def setting(self, entries: Sequence[Any]) -> SetChanges:
+        """As `KeyedState.setting`. An entry is what is stored: a value, or the accumulator of an aggregate."""
+        return SetChanges(SET * len(entries), self._values.encode_many(entries))
 
     def _is_live(self, entry: bytes, now: float) -> bool:
         ttl = self._values.ttl

@@ -2,9 +2,9 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Container, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Container, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
@@ -23,6 +23,14 @@ V = TypeVar("V")
 
 DRAINED_AT_ONCE: Final = 2048
 """Touched keys that are drained together: a millisecond, in which the loop waits, and they stay in its cache."""
+
+
+class SetChanges(NamedTuple):
+    """The changes that set some keys, in order. `counts`: how many each key takes; `None` if it is one for each."""
+
+    operations: bytes
+    data: Sequence[bytes]
+    counts: Sequence[int] | None = None
 
 
 class KeyedState(ABC, Generic[E, V]):
@@ -142,6 +150,13 @@ class KeyedState(ABC, Generic[E, V]):
         """Tells the cells that a base made now takes from those that have expired; `None` if it takes all of them."""
         ttl = self._values.ttl
         return None if ttl is None else partial(ttl.is_live, now=ttl.read_clock())
+
+    @abstractmethod
+    def setting(self, entries: Sequence[Any]) -> SetChanges:
+        """The changes that would set one key after the other to these entries of the user's. The state stays as it is.
+
+        Raises what setting them does, whichever of them is wrong.
+        """
 
     @abstractmethod
     def _is_live(self, entry: E, now: float) -> bool:

@@ -8,7 +8,7 @@ from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedChanges
 from statebackend._codec.change_sets.state_change import SCALARS, Operation
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.kinds.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._state.values import Values
 from statebackend._tables.heap import ListTable, row_changes
 from statebackend._tables.key_groups import OwnedKeys
@@ -118,6 +118,12 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         self._check_many(keys)
         for key, cell in zip(keys, self._values.encode_many(elements), strict=True):
             self._extend(key, framed(cell))
+
+    def setting(self, entries: Sequence[Iterable[V]]) -> SetChanges:
+        """As `KeyedState.setting`. An entry is the elements of a key."""
+        found = [row_changes(self._row(elements), _SET) for elements in entries]
+        operations, data = bytes(each for row in found for each, _ in row), [each for row in found for _, each in row]
+        return SetChanges(operations, data, list(map(len, found)))
 
     def _rows(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> list[tuple[Key, bytes]]:
         keys, lists = as_list(keys), as_list(lists)

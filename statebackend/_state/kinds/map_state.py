@@ -1,6 +1,6 @@
 """A map per key, whose entries are read, written and logged one by one."""
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedCh
 from statebackend._codec.change_sets.state_change import SCALARS, Operation
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.kinds.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._state.values import Values
 from statebackend._tables.heap import MapTable
 from statebackend._tables.key_groups import OwnedKeys
@@ -189,6 +189,12 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         for key, entries in self._all_encoded(keys, maps):
             self._touch(key)
             self._put_many(key, entries)
+
+    def setting(self, entries: Sequence[Mapping[K, V]]) -> SetChanges:
+        """As `KeyedState.setting`. An entry is the map of a key."""
+        maps = list(map(self._encoded, entries))
+        data = [framed(encoded) + framed(cell) for own in maps for encoded, cell in own.items()]
+        return SetChanges(bytes([_PUT]) * len(data), data, list(map(len, maps)))
 
     def _all_encoded(
         self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow

@@ -53,6 +53,7 @@ class JobClock:
         if self.kind is None:
             raise InputError(
                 "the job has no clock: give the sink event_time or clock='batch', the tester event_time or clock_s, "
+                "a seed clock_s, "
                 f"call advance_clock of the backend, or {use}"
             )
 

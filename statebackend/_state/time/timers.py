@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from statebackend._codec.change_sets.changes import KeyGroups
-from statebackend._codec.change_sets.keyed_changes import KeyedChanges, of_cells
+from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges, of_cells
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
-from statebackend._state.kinds.every_kind import KeyedState
+from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend._state.values import Values
 from statebackend._tables.heap import ValueTable
@@ -89,6 +89,12 @@ class Timers(KeyedState[bytes, Any]):
         self._check_many(keys)
         for key, time in zip(keys, times, strict=True):
             self._register(key, time)
+
+    def setting(self, entries: Sequence[float | Iterable[float]]) -> SetChanges:
+        """As `KeyedState.setting`. An entry is the time of a key, or its times."""
+        times = [sorted(set(map(self._checked, [each] if isinstance(each, float | int) else each))) for each in entries]
+        data = [struct.pack(f"<{len(own)}d", *own) for own in times if own]
+        return SetChanges(SET * len(data), data, list(map(bool, times)))
 
     def delete(self, key: Key, at: float) -> None:
         """Delete one timer; fine if there is none."""

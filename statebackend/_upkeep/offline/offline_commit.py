@@ -31,6 +31,7 @@ from statebackend.ids import (
     Base,
     ChangeSetHandle,
     CheckpointId,
+    ClockMark,
     Epoch,
     RangeState,
     SnapshotResult,
@@ -128,6 +129,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
         write: Callable[[Uploads], Awaitable[Contents]],
         *,
         source: SourceMark | None = None,
+        clock: ClockMark | None = None,
         before: Callable[[int], Awaitable[None]] | None = None,
     ) -> tuple[CheckpointId, Uploads]:
         """Commit what `write` makes of `position`, which is claimed. Returns the id of the commit, and its uploads.
@@ -160,7 +162,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
                 if before is not None:
                     await before(coordinator.next_sequence)
                 is_sent = True
-                await coordinator.commit(checkpoint_id, snapshots, source)
+                await coordinator.commit(checkpoint_id, snapshots, source, clock=clock)
             except BaseException as error:
                 await uploads.discard_unless_held(error, is_sent=is_sent)
                 raise

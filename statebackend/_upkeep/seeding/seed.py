@@ -1,0 +1,271 @@
+"""Writes the first state of a job: all of it in bases, and in one commit.
+
+    read, encode and sort every row -> look for keys that come twice -> claim -> write bases -> commit
+
+Every row is checked before the job is claimed, so a wrong one has changed nothing. The commit is the switch: before it
+nothing of the seed is visible, after it all of it is.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from statebackend._backend.copy_writers import OpenUploader
+from statebackend._checkpoint.materialization.bases import base_segment_bytes, pack
+from statebackend._clock import SystemClock
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._local.scratch import open_scratch_in, scratch_parents
+from statebackend._log.position import Position
+from statebackend._threads import WorkerThreads
+from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
+from statebackend._upkeep.progress import Meter, Tell
+from statebackend._upkeep.seeding.duplicates import (
+    CHOICES,
+    Duplicates,
+    changes_that_count,
+    may_repeat,
+    rows_of,
+    rows_that_count,
+)
+from statebackend._upkeep.seeding.encoders import Encoder
+from statebackend._upkeep.seeding.runs import Bins, HeldRun, Run, RunFile, windows
+from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
+from statebackend._upkeep.seeding.sources import Source, SourceRows, source_of
+from statebackend.abc import Clock, ObjectStore, StateChangeUploader
+from statebackend.errors import InputError, TableDiskError
+from statebackend.ids import Base, CheckpointId, ClockKind, RangeState, all_key_groups
+from statebackend.settings import KiB, MiB, Settings
+
+RUN_BYTES: Final = 32 * MiB
+"""Encoded rows of a state that are sorted together."""
+RUN_ROWS: Final = 1 << 20
+WINDOW_BYTES: Final = 256 * KiB
+"""Bins that are smaller are read together."""
+
+
+class SeedReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a seed, or of a dry run. `keys`: the number of keys in each state; `rows`: those that were read.
+
+    `checkpoint_id` is `None` for a dry run.
+    """
+
+    job: str
+    dry_run: bool
+    checkpoint_id: CheckpointId | None = None
+    keys: Mapping[str, int] = {}
+    rows: Mapping[str, int] = {}
+    segments: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+    requests: int = 0
+    usd: float = 0.0
+
+
+async def seed(
+    settings: Settings,
+    states: Declares,
+    sources: Mapping[str, Any],
+    *,
+    key: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "key",
+    duplicates: Duplicates = "refuse",
+    clock_s: float | None = None,
+    clock_kind: ClockKind = "event",
+    dry_run: bool = False,
+    store: ObjectStore | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    clock: Clock | None = None,
+    tell: Tell = lambda _: None,
+) -> SeedReport:
+    """Make the first state of a job out of rows that lie elsewhere, as one commit. The job must have none yet.
+
+        await sb.seed(settings, Customers(), {"customers": "customers.parquet"}, key="customer")
+
+    `states` declares the states as the stream does: a `KeyedProcessor`, or a function that is given an object with the
+    methods of a backend. `sources` has the rows of some of them, one row for each key:
+
+    - a `pyarrow.Table`, a reader, or anything else with Arrow's stream interface; the path of a file of Parquet, or of
+      a directory of them. `key` names the column of the key, or several; a mapping names those of each state. What a
+      key is set to lies in a column `value`, a list for a list state and a map for a map state; where there is no such
+      column, the others are the fields of the value. A columnar state takes its columns by name. So what `export` wrote
+      can be read;
+    - an iterable of pairs of a key and what it is set to: a value, a list, a dict, the accumulator of an aggregate, the
+      times of timers, the row of a columnar state. A dict is one.
+
+    It may be larger than memory: rows are sorted in a scratch directory. `duplicates`: what to do with a key that comes
+    twice, "refuse" by default. `clock_s`: where the job's clock begins, and from when a time-to-live on it counts.
+    `dry_run`: read and check everything, claim and write nothing. `tell` is called on the loop with how far it is.
+
+    Raises `InputError` for a job that has commits, an unknown state, a key that comes twice, and for the first row that
+    does not fit, as `KeyTypeError` or `ValueEncodeError` where it is one: nothing was written then, nor claimed. Raises
+    what an iterable raises, `FencedError` if another writer opened the job meanwhile, and as `open_backend` and
+    `StateBackend.checkpoint` do. A failed or cancelled call may leave a claim, and has deleted what it stored unless a
+    commit may hold it; a killed one leaves that to a sweep.
+    """
+    if duplicates not in CHOICES:
+        raise InputError("choose what becomes of a key that comes twice", duplicates=duplicates, choices=CHOICES)
+    clock = clock or SystemClock()
+    seeded = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
+    encoders = {name: seeded.encoder(name) for name in sources}
+    found = {name: source_of(given, _key_of(key, name)) for name, given in sources.items()}
+    opening = open_offline(settings, commits=not dry_run, store=store, uploader=uploader, clock=clock)
+    async with opening as opened:
+        begun_s, requests = clock.monotonic(), opened.primary.spending.requests
+        check_empty(await opened.job.look(), settings)
+        async with open_runs(settings, opened.threads) as runs:
+            await runs.read(found, encoders, tell)
+            await runs.check(duplicates)
+            report = SeedReport(job=settings.job, dry_run=dry_run, keys=runs.keys, rows=runs.rows)
+            if not dry_run:
+                report = await _committed(report, opened, seeded, runs, tell)
+        spent = opened.primary.spending.since(requests)
+    return msgspec.structs.replace(
+        report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
+    )
+
+
+def check_empty(position: Position, settings: Settings) -> None:
+    """Raise `InputError` if the job has a commit: a seed is the first."""
+    if position.newest is not None or position.base is not None:
+        raise InputError(
+            "the job has a state already: seed another job, or remove this one",
+            job=settings.job,
+            primary=settings.primary,
+        )
+
+
+def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: str) -> str | Sequence[str]:
+    if not isinstance(key, Mapping):
+        return key
+    if name not in key:
+        raise InputError("name the key's column of each state that has a source", state=name)
+    return key[name]
+
+
+async def _committed(
+    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: "SortedRuns", tell: Tell
+) -> SeedReport:
+    position = await opened.job.claim(await opened.job.look())
+    check_empty(position, opened.settings)  # a commit may have been made while the rows were read
+
+    async def write(uploads: Uploads) -> Contents:
+        bases = await runs.write(uploads, base_segment_bytes(opened.settings.in_flight_bytes_max), tell)
+        return Contents([RangeState(all_key_groups(seeded.max_parallelism), (), tuple(bases))], seeded.descriptors)
+
+    checkpoint_id, uploads = await opened.commit(position, write, clock=seeded.clock)
+    segments, bytes_written = uploads.written
+    return msgspec.structs.replace(report, checkpoint_id=checkpoint_id, segments=segments, bytes_written=bytes_written)
+
+
+class SortedRuns:
+    """The rows of all states of a seed, sorted in runs."""
+
+    def __init__(self, bins: Bins, threads: WorkerThreads, open_file: Callable[[], Any]) -> None:
+        self._bins = bins
+        self._threads = threads
+        self._open_file = open_file
+        self._runs: dict[str, list[Run]] = {}
+        self._kept: Duplicates = "refuse"
+        self.rows: dict[str, int] = {}
+        self.keys: dict[str, int] = {}
+
+    async def read(self, sources: Mapping[str, Source], encoders: Mapping[str, Encoder], tell: Tell) -> None:
+        """Read and sort the rows of each state. Raises what the sources and encoders raise."""
+        totals = [each.total for each in sources.values()]
+        meter = Meter("reading", sum(total or 0 for total in totals) if None not in totals else 0, tell)
+        for name, source in sources.items():
+            self._runs[name], self.rows[name], self.keys[name] = [], 0, 0
+            encoder, rows = encoders[name], source.rows()
+            while (some := await self._threads.io(_next, rows)) is not None:
+                before = encoder.size_bytes
+                await self._threads.cpu(encoder.add, some)
+                self.rows[name] += len(some)
+                meter.step(len(some), changes=len(some), size_bytes=encoder.size_bytes - before)
+                if encoder.size_bytes >= RUN_BYTES or encoder.rows >= RUN_ROWS:
+                    await self._end_run(name, encoder)
+            if encoder.rows:
+                await self._end_run(name, encoder)
+
+    async def _end_run(self, name: str, encoder: Encoder) -> None:
+        runs = self._runs[name]
+        if runs and isinstance(held := runs[-1], HeldRun):
+            file: RunFile = await self._open_file()
+            runs[-1] = await self._threads.io(_stored, file, held)
+        run = await self._threads.cpu(lambda: HeldRun(encoder.take(), self._bins))
+        self.keys[name] += run.keys
+        runs.append(run)
+
+    async def check(self, duplicates: Duplicates) -> None:
+        """Look for keys that come twice. Raises `InputError` if they are refused."""
+        self._kept = duplicates
+        for name in self._runs:
+            self.keys[name] -= await self._threads.cpu(self._dropped, name)
+
+    def _dropped(self, name: str) -> int:
+        """How many rows of keys that come twice are not kept."""
+        runs, dropped = self._runs[name], 0
+        for place in range(self._bins.number if runs else 0):
+            if may_repeat([run.hashes_in(place) for run in runs]):
+                kept = rows_that_count(rows_of(runs, (place, place + 1)), self._kept, name)
+                dropped += sum(int((~each).sum()) for each in kept)
+        return dropped
+
+    async def write(self, uploads: Uploads, segment_bytes_max: int, tell: Tell) -> Sequence[Base]:
+        """Write the bases of all states. A segment at a time is in memory."""
+        groups = range(self._bins.max_parallelism)
+        pieces = pack(self._changes(), groups, segment_bytes_max=segment_bytes_max)
+        meter, reached, bases = Meter("writing", len(groups), tell), 0, list[Base]()
+        while (piece := await self._threads.cpu(next, pieces, None)) is not None:
+            changes = sum(frame.records for frame in piece.frames)  # before the upload, which empties the frames
+            bases.append(base := await uploads.base(piece))
+            end = piece.key_groups[-1].last + 1
+            meter.step(end - reached, changes=changes, size_bytes=base.size_bytes)
+            reached = end
+        return bases
+
+    def _changes(self) -> Iterator[Changes]:
+        for window in windows(list(self._runs.values()), self._bins, WINDOW_BYTES):
+            for name, runs in self._runs.items():
+                found = rows_of(runs, window)
+                if found and may_repeat([each.hashes for each in found]):
+                    kept = rows_that_count(found, self._kept, name)
+                    parts: Iterable[Sequence[Changes]] = map(changes_that_count, found, kept)
+                else:
+                    parts = [each.changes for each in found]
+                for each in parts:
+                    yield from each
+
+
+def _next(rows: Iterator[SourceRows]) -> SourceRows | None:
+    return next(rows, None)
+
+
+def _stored(file: RunFile, run: HeldRun) -> Run:
+    try:
+        return file.store(run)
+    except OSError as error:
+        raise TableDiskError(
+            "the disk for scratch files takes no more: make room, or set table_dir", reason=error.strerror
+        ) from error
+
+
+@asynccontextmanager
+async def open_runs(settings: Settings, threads: WorkerThreads) -> AsyncGenerator[SortedRuns]:
+    """The rows of a seed, none of them yet. Their file is made when it is needed, and gone when the context ends."""
+    async with AsyncExitStack() as stack:
+        made: list[RunFile] = []
+
+        async def opened(directory: Path) -> RunFile:
+            return RunFile(directory / "runs")
+
+        async def open_file() -> RunFile:
+            if not made:
+                parents = scratch_parents(settings.table_dir, settings.local)
+                file = await stack.enter_async_context(open_scratch_in(parents, threads, opened))
+                stack.callback(file.close)
+                made.append(file)
+            return made[0]
+
+        yield SortedRuns(Bins.of(settings.max_parallelism), threads, open_file)

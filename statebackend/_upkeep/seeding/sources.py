@@ -1,0 +1,129 @@
+"""The sources of a seed: pairs of Python values, or batches of Arrow, some thousands at a time.
+
+`SourceRows` is what each source is cut into. An encoder asks for the form that its kind of state takes.
+"""
+
+import importlib
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from statebackend.errors import InputError
+from statebackend.ids import Key
+
+PAIRS_AT_ONCE: Final = 4096
+"""Pairs that are taken from an iterable, and encoded, together."""
+
+
+PAIR: Final = 2
+
+
+_PAIR: Final = 2
+
+
+class SourceRows(ABC):
+    """Some rows of a source. `first` is the number of the first one, from 0."""
+
+    def __init__(self, first: int) -> None:
+        self.first: Final = first
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    @abstractmethod
+    def pairs(self) -> tuple[Sequence[Key], Sequence[Any]]:
+        """The keys and what each is set to, as Python values. Raises `InputError`, `KeyTypeError` for null keys."""
+
+    @abstractmethod
+    def columns(self, schema: Any, key_type: Any) -> tuple[Any, Mapping[str, Any]]:
+        """The keys as an array of `key_type`, and an array for each column of `schema`.
+
+        Raises `InputError` for columns that are missing, unknown or of another type, `KeyTypeError`,
+        `ValueEncodeError`.
+        """
+
+    @abstractmethod
+    def row(self, number: int) -> "SourceRows":
+        """One of the rows alone."""
+
+
+class Pairs(SourceRows):
+    """Pairs of Python values."""
+
+    def __init__(self, first: int, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        super().__init__(first)
+        self._keys = keys
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def pairs(self) -> tuple[Sequence[Key], Sequence[Any]]:
+        return self._keys, self._values
+
+    def columns(self, schema: Any, key_type: Any) -> tuple[Any, Mapping[str, Any]]:
+        found: tuple[Any, Mapping[str, Any]] = _arrow().columns_of_pairs(self._keys, self._values, schema, key_type)
+        return found
+
+    def row(self, number: int) -> "Pairs":
+        return Pairs(self.first + number, [self._keys[number]], [self._values[number]])
+
+
+class Source(ABC):
+    """The rows of one state. `total`: how many there are, if that is known before they are read."""
+
+    total: int | None = None
+
+    @abstractmethod
+    def rows(self) -> Iterator[SourceRows]:
+        """The rows, once. May block. Raises `InputError` if they cannot be read, and what the user's iterable does."""
+
+
+class PairSource(Source):
+    """Pairs of a key and what it is set to, from an iterable or the items of a mapping."""
+
+    def __init__(self, pairs: Iterable[Any]) -> None:
+        if isinstance(pairs, Mapping):
+            self.total = len(cast("Mapping[Any, Any]", pairs))
+            pairs = cast("Mapping[Any, Any]", pairs).items()
+        self._pairs = pairs
+
+    def rows(self) -> Iterator[SourceRows]:
+        remaining, first = iter(self._pairs), 0
+        while some := list[Any](itertools.islice(remaining, PAIRS_AT_ONCE)):
+            for place, pair in enumerate(some):
+                if not _is_pair(pair):
+                    raise InputError("a row is a pair of a key and a value", row=first + place, got=repr(pair)[:80])
+            keys, values = zip(*some, strict=True)
+            yield Pairs(first, keys, values)
+            first += len(some)
+
+
+def source_of(given: Any, key: str | Sequence[str]) -> Source:
+    """The source that the user gave. Raises `InputError` for what is none."""
+    if isinstance(given, Source):
+        return given
+    if isinstance(given, (str, os.PathLike)) or _is_arrow(given):
+        return cast("Source", _arrow().arrow_source(given, key))
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise InputError(
+            "a source must be an Arrow table or reader, the path of Parquet, or an iterable of pairs",
+            given=type(given).__name__,
+        )
+    return PairSource(cast("Iterable[Any]", given))
+
+
+def _is_pair(found: object) -> bool:
+    return type(found) is tuple and len(cast("tuple[Any, ...]", found)) == _PAIR
+
+
+def _is_arrow(given: Any) -> bool:
+    return hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
+
+
+def _arrow() -> Any:
+    """The module of sources in Arrow, which needs an extra."""
+    return importlib.import_module("statebackend._upkeep.seeding.arrow_sources")
