@@ -6,10 +6,11 @@
 
 import re
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from tests.proof.record import ProofRecord, read_record, table_of
+from tests.proof.record import ProofRecord, read_record
 from tests.simulation.coverage import Coverage
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,9 @@ PAGE = ROOT / "docs" / "explanation" / "how-it-is-proven.md"
 RECORDS = ROOT / "docs" / "explanation" / "proof"
 
 LONG_TABLE: Final = 20
-"""Rows. A longer table is folded."""
+"""Rows. A longer table is in the record alone."""
+RAREST: Final = 8
+"""So many of the events that fewest runs had are named."""
 
 _TABLE = re.compile(r"<!-- proof: ([a-z-]+) -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
@@ -43,26 +46,31 @@ def _block(name: str, record: ProofRecord) -> str:
         f"<!-- proof: {name} -->",
         f"`{record.command}`, on {record.run_on} at `{record.commit}`: {_time(record.seconds)}, {violations}.",
         "",
-        *_folded(record.lines(), "rows"),
+        *_table(name, record),
         *(f"\n{note}" for note in record.notes),
-        *(["", *_weather(record)] if record.met else []),
+        *([f"\n{_weather(name, record)}"] if record.met else []),
         "<!-- end -->",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _weather(record: ProofRecord) -> Sequence[str]:
-    rows = [(name, count, f"{share:.1%}", never) for name, count, share, never in Coverage(record.met).rows()]
-    table = table_of(("event", "runs that had it", "share", "events that it has never met in a run"), rows)
-    return _folded(table, "events, and which of them have met")
+def _table(name: str, record: ProofRecord) -> Sequence[str]:
+    if (rows := len(record.table)) <= LONG_TABLE:
+        return record.lines()
+    return [f"[The record](proof/{name}.json) has its {rows:,} rows."]
 
 
-def _folded(table: Sequence[str], what: str) -> Sequence[str]:
-    """The lines of a table; a long one is shown to those who ask for it."""
-    rows = len(table) - 2
-    if rows <= LONG_TABLE:
-        return table
-    return ["<details>", f"<summary>{rows:,} {what}</summary>", "", *table, "", "</details>"]
+def _weather(name: str, record: ProofRecord) -> str:
+    """The events of a simulation in a sentence: how many pairs have met, and which events were rare."""
+    found = Coverage(record.met)
+    counts = {event: count for event, count, *_ in found.rows()}
+    pairs = list(combinations(counts, 2))
+    met = sum(found.have_met(*pair) for pair in pairs)
+    rarest = ", ".join(f"{event} {counts[event]:,}" for event in sorted(counts, key=counts.__getitem__)[:RAREST])
+    return (
+        f"Of {len(pairs):,} pairs of {len(counts)} events {met:,} have met in a run. The rarest events, by "
+        f"the runs that had them: {rarest}. [The record](proof/{name}.json) counts each pair."
+    )
 
 
 def _time(seconds: float) -> str:

@@ -88,7 +88,7 @@ class Coverage:
         """Each event, the number of runs and the share of them that had it, and the events that it has never met."""
         for name in EVENTS:
             count = self.met[name]
-            never = [other for other in EVENTS if other != name and not self._have_met(name, other)]
+            never = [other for other in EVENTS if other != name and not self.have_met(name, other)]
             yield name, count, count / max(1, self.met[RUNS]), (", ".join(never) or "-") if count else NEVER
 
     def table(self) -> Sequence[str]:
@@ -98,5 +98,6 @@ class Coverage:
             lines.append(f"{name:<26} {count:>7,} {share:>7.1%} {self.first.get(name, '-')!s:>6}  {never}")
         return lines
 
-    def _have_met(self, one: str, other: str) -> bool:
+    def have_met(self, one: str, other: str) -> bool:
+        """True if a run had both events."""
         return bool(self.met[f"{one} + {other}"] or self.met[f"{other} + {one}"])
