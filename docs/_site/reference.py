@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any, Final, Literal, cast
@@ -89,6 +90,8 @@ a file from the environment: `STATEBACKEND_PRIMARY`, `STATEBACKEND_JOB` and the 
 
 ## Options of every command
 {common}
+## Options of several commands
+{several}
 {commands}
 ## Exit status
 
@@ -153,12 +156,25 @@ def commands_page() -> str:
     shared = set[str].intersection(*({_call(each) for each in _actions(command)} for command in commands.values()))
     common = [each for each in _actions(commands["inspect"]) if _call(each) in shared]
     status = " ".join((cli.__doc__ or "").partition("Exit status: ")[2].split())
+    rest = {
+        name: [each for each in _actions(command) if _call(each) not in shared] for name, command in commands.items()
+    }
+    users = Counter((_call(each), each.help) for own in rest.values() for each in own if each.option_strings)
+    calls = Counter(call for call, _ in users)
+    several = {
+        _call(each): each
+        for own in rest.values()
+        for each in own
+        if users[_call(each), each.help] > 1 and calls[_call(each)] == 1
+    }
     return _COMMANDS_PAGE.format(
         common=_arguments(common),
+        several=_arguments(list(several.values())),
         commands="\n".join(
-            f"## `statebackend {name}`\n\n{helps[name][0].upper()}{helps[name][1:]}.\n"
-            + _arguments([each for each in _actions(command) if _call(each) not in shared])
-            for name, command in commands.items()
+            f"## `statebackend {name}`\n\n{helps[name][0].upper()}{helps[name][1:]}."
+            + _named([each for each in own if _call(each) in several])
+            + _arguments([each for each in own if _call(each) not in several])
+            for name, own in rest.items()
         ),
         status="\n".join(f"- {each.strip()}" for each in status.rstrip(".").split(";")),
     )
@@ -176,6 +192,12 @@ def _call(action: argparse.Action) -> str:
     if action.nargs == 0:
         value = ""
     return " ".join(filter(None, [*action.option_strings[:1], value]))
+
+
+def _named(actions: list[argparse.Action]) -> str:
+    """The options of several commands that this one takes, in a sentence."""
+    names = ", ".join(f"`{each.option_strings[0]}`" for each in actions)
+    return f" Takes {names}.\n" if names else "\n"
 
 
 def _arguments(actions: list[argparse.Action]) -> str:
