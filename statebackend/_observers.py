@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from statebackend.abc import Observer
-from statebackend.errors import InputError
+from statebackend.errors import FencedError, InputError
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +47,16 @@ class _Telling:
                 if index not in self._logged:
                     self._logged.add(index)
                     _logger.warning("an observer raised in %s; it is not logged again", self._event, exc_info=True)
+
+
+@contextmanager
+def telling_fenced(observer: Observer) -> Generator[None]:
+    """Tell the observer if a commit in here finds a newer writer. The error goes on."""
+    try:
+        yield
+    except FencedError as error:
+        observer.fenced(error)
+        raise
 
 
 def _members(observer: Observer) -> tuple[Observer, ...]:

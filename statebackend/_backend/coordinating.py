@@ -75,7 +75,9 @@ async def open_counted_coordinator(
         position = await job.claim(await job.look())
         tell_passed_over(position, observer)
         tell_opened(settings, position, None, clock.monotonic() - begun_s)
-        sweep = SweepBeside(primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock)
+        sweep = SweepBeside(
+            primary.store, settings, threads, epoch=position.epoch, tasks=tasks, clock=clock, observer=observer
+        )
         at_hand: Mapping[str, bytes] = job.log.take_body(position.base) if position.base is not None else {}
         coordinator = job.coordinator(position, base_body=next(iter(at_hand.values()), b""))
         is_left = False

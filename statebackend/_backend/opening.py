@@ -249,6 +249,7 @@ def _sweep_beside(opened: Opened) -> SweepBeside:
         epoch=opened.epoch,
         tasks=opened.tasks,
         clock=opened.clock,
+        observer=opened.observer,
     )
 
 

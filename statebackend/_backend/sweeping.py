@@ -10,7 +10,7 @@ from anyio.abc import TaskGroup
 from statebackend._log.log_reader import LogReader
 from statebackend._log.sweeping.log_sweep import MIN_AGE_S, Sweep, SweepReport
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Capability, Clock, ObjectStore
+from statebackend.abc import Capability, Clock, ObjectStore, Observer
 from statebackend.ids import Epoch
 from statebackend.settings import Settings
 
@@ -48,6 +48,7 @@ class SweepBeside:
         epoch: Epoch,
         tasks: TaskGroup,
         clock: Clock,
+        observer: Observer,
     ) -> None:
         """`epoch`: of the opening."""
         self._swept = anyio.Event()
@@ -63,7 +64,7 @@ class SweepBeside:
             return
         self._is_first_due = epoch % AT_ONCE_EVERY == 0
         sweep = open_sweep(primary, settings, threads, clock=clock)
-        every = partial(sweep_every, at_once=self._is_first_due, clock=clock, swept=self._swept)
+        every = partial(sweep_every, at_once=self._is_first_due, clock=clock, observer=observer, swept=self._swept)
         tasks.start_soon(every, settings.sweep_interval_s, sweep)
 
     async def first(self) -> None:
@@ -72,8 +73,10 @@ class SweepBeside:
             await self._swept.wait()
 
 
-async def sweep_every(interval_s: float, sweep: Sweep, *, at_once: bool, clock: Clock, swept: anyio.Event) -> None:
-    """Sweep every `interval_s` seconds until cancelled. Failures are logged, and the next sweep tries again.
+async def sweep_every(
+    interval_s: float, sweep: Sweep, *, at_once: bool, clock: Clock, observer: Observer, swept: anyio.Event
+) -> None:
+    """Sweep every `interval_s` seconds until cancelled. Failures are logged and told, and the next sweep tries again.
 
     `at_once`: the first is not waited for. `swept` is set after the first, whatever came of it.
     """
@@ -85,8 +88,12 @@ async def sweep_every(interval_s: float, sweep: Sweep, *, at_once: bool, clock: 
             report = await sweep.run(dry_run=False)
         except Exception as error:  # noqa: BLE001  # no checkpoint fails because of a sweep
             _logger.warning("the sweep failed: reason=%r", error)
+            observer.sweep_failed(error)
         else:
-            _tell(report, clock.monotonic() - begun_s)
+            seconds = clock.monotonic() - begun_s
+            _tell(report, seconds)
+            deleted = len(report.deleted) + report.cleared
+            observer.swept(deleted=deleted, failures=len(report.failures), seconds=seconds)
         swept.set()
 
 

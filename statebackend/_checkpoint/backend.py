@@ -25,6 +25,7 @@ from statebackend._log.coordinator import CheckpointCoordinator, Committed
 from statebackend._log.names import check_checkpoint_id, check_savepoint_name, entry_key
 from statebackend._log.outbox import JobOutbox, Output, Staged, check_source
 from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._observers import telling_fenced
 from statebackend._state.declarations import StateDeclarations
 from statebackend._state.declared import KeyedStates
 from statebackend._state.time.job_clock import NOT_BEGUN
@@ -354,7 +355,7 @@ class StateBackend(KeyedBackend):
         Runs within `finish`: cancelled halfway, it would leave a commit that this backend does not stand on.
         """
         changes = self._snapshots.pending(snapshot.checkpoint_id).changes
-        with self._failing():
+        with self._failing(), telling_fenced(self._observer):
             try:
                 committed = await self._coordinator.commit(
                     snapshot.checkpoint_id,

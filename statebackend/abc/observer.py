@@ -120,6 +120,15 @@ class Observer:
     def checkpoint_committed(self, info: CheckpointInfo) -> None:
         """A checkpoint is committed. Once per checkpoint, before `checkpoint` returns."""
 
+    def fenced(self, error: Exception) -> None:
+        """A checkpoint was refused, because a newer writer owns the job. At most once per backend, before it raises."""
+
+    def swept(self, *, deleted: int, failures: int, seconds: float) -> None:
+        """A sweep beside the writer has ended: so many objects are deleted, and so many could not be."""
+
+    def sweep_failed(self, error: Exception) -> None:
+        """A sweep beside the writer has raised; the next one tries again. Until one ends, the primary grows."""
+
     def range_opened(self, found: str) -> None:
         """An attempt at a range of key groups begins. `found` is the place of its state.
 

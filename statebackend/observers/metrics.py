@@ -52,6 +52,9 @@ class Metrics(Numbers, Observer):
     checkpoint_seconds = Histogram("Duration of a checkpoint, from the call to the commit.", unit="seconds")
     checkpoint_bytes = Histogram("Stored bytes that a checkpoint added to the primary.", unit="bytes")
     checkpoint_usd = Histogram("Cost of the requests made while a checkpoint ran.", unit="USD")
+    fenced_checkpoints = Counter(
+        "Checkpoints that were refused, because a newer writer owns the job.", unit="checkpoints"
+    )
     usd_month = Level(
         "Cost of 30 days of requests at the rate of the last ten minutes, as of the last checkpoint.",
         unit="USD",
@@ -69,6 +72,12 @@ class Metrics(Numbers, Observer):
     )
     materialization_seconds = Histogram("Duration of a completed materialization.", unit="seconds")
     materialized_bytes = Histogram("Stored size of the bases that one materialization wrote.", unit="bytes")
+
+    sweeps = Counter("Sweeps beside the writer that have ended.", unit="sweeps")
+    failed_sweeps = Counter("Sweeps beside the writer that have raised.", unit="sweeps")
+    swept_objects = Counter("Objects of the primary that these sweeps have deleted.", unit="objects")
+    unswept_objects = Counter("Objects that these sweeps could not delete; the next ones try again.", unit="objects")
+    sweep_seconds = Histogram("Duration of a sweep that has ended.", unit="seconds")
 
     ranges_opened = CounterByLabel(
         "Attempts at a range of key groups, by where its state was: `process`, `host`, `primary`, or `new` if empty.",
@@ -201,6 +210,18 @@ class Metrics(Numbers, Observer):
         self.record(Metrics.checkpoint_usd, info.usd)
         self.record(Metrics.usd_month, info.usd_month)
         self.record(Metrics.persist_delay_seconds, info.persist_delay_s)
+
+    def fenced(self, error: Exception) -> None:
+        self.record(Metrics.fenced_checkpoints, 1)
+
+    def swept(self, *, deleted: int, failures: int, seconds: float) -> None:
+        self.record(Metrics.sweeps, 1)
+        self.record(Metrics.swept_objects, deleted)
+        self.record(Metrics.unswept_objects, failures)
+        self.record(Metrics.sweep_seconds, seconds)
+
+    def sweep_failed(self, error: Exception) -> None:
+        self.record(Metrics.failed_sweeps, 1)
 
     def range_opened(self, found: str) -> None:
         self._count(Metrics.ranges_opened, found)

@@ -38,6 +38,7 @@ from statebackend.errors import (
 from statebackend.ids import Handle
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
+from statebackend.observers import Metrics
 from statebackend.testing import Fail, Fault, FaultyStore, Hold
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 from tests.committed import committed_handles, stand_on
@@ -581,6 +582,26 @@ async def test_a_backend_sweeps_behind_its_checkpoints() -> None:
         assert any(part.bases for part in commits[13].ranges)
         await put(backend, 14)
     assert await job.read() == 14
+
+
+@run_virtual
+async def test_an_observer_is_told_of_each_sweep() -> None:
+    """What it has deleted, or that it has failed."""
+    job = Job(sweep_interval_s=3600.0)
+    job.clock = VirtualClock()  # type: ignore[assignment]
+    job.store = MemoryStore(clock=job.clock)
+    metrics = Metrics()
+    store = FaultyStore(job.store)
+    async with sb.open_backend(job.settings, store=store, clock=job.clock, observer=metrics) as backend:
+        for value in range(4):
+            await put(backend, value)
+            await anyio.sleep(3600.0)
+        swept = (metrics.sweeps, metrics.failed_sweeps, metrics.unswept_objects)
+        assert swept == (4, 0, 0)
+        assert metrics.swept_objects > 0
+        store.plan.append(Fail(operation="list"))
+        await anyio.sleep(3600.0)
+        assert (metrics.sweeps, metrics.failed_sweeps) == (4, 1)
 
 
 @run_virtual

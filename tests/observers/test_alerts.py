@@ -61,6 +61,22 @@ CASES: Final[dict[str, tuple[dict[str, str], dict[str, str]]]] = {
         {"statebackend_late_rows_total": f"0+1000x{MINUTES}"},
         {"statebackend_late_rows_total": f"0+10x{MINUTES}"},
     ),
+    "StatebackendFenced": (
+        {"statebackend_fenced_checkpoints_total": f"0x{MINUTES - 3} 1x3"},
+        {"statebackend_fenced_checkpoints_total": STANDS},
+    ),
+    "StatebackendSweepsFail": (
+        {"statebackend_failed_sweeps_total": GROWS},
+        {"statebackend_failed_sweeps_total": f"0x{MINUTES - 10} 1x10"},
+    ),
+    "StatebackendFollowerStale": (
+        {"statebackend_follower_staleness_seconds": f"0x{MINUTES - 5} 61x5"},
+        {"statebackend_follower_staleness_seconds": f"0x{MINUTES - 5} 59x5"},
+    ),
+    "StatebackendMirrorLags": (
+        {"statebackend_mirror_lag_seconds": f"0x{MINUTES - 10} 601x10"},
+        {"statebackend_mirror_lag_seconds": f"0x{MINUTES - 10} 599x10"},
+    ),
     "StatebackendRequestsDear": (
         {"statebackend_usd_month": f"101x{MINUTES}"},
         {"statebackend_usd_month": f"99x{MINUTES}"},

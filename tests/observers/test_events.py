@@ -15,7 +15,14 @@ import pytest
 import statebackend as sb
 from statebackend._observers import EVENTS
 from statebackend._ranges.range_owners import open_range_owners
-from statebackend.errors import InputError, MissingObjectError, StoreAccessError, StoreUnavailableError
+from statebackend.errors import (
+    BackendClosedError,
+    FencedError,
+    InputError,
+    MissingObjectError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.observers import Metrics, Observers
@@ -115,6 +122,9 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
     Observers(observer).older_checkpoint_opened(sb.ids.CheckpointId(3), MissingObjectError("gone"))
     Observers(observer).batches_missed(sb.SourceMark("query", 4, "run"), after=1)
     Observers(observer).rows_late(3)
+    Observers(observer).fenced(FencedError("a newer writer owns this job"))
+    Observers(observer).swept(deleted=2, failures=1, seconds=0.5)
+    Observers(observer).sweep_failed(OSError("no answer"))
     Observers(observer).batch_progressed(4, rows=1, of_rows=2, seconds=1.0)
     Observers(observer).commits_followed(2, changes=3, size_bytes=4, seconds=0.5)
     Observers(observer).follower_jumped("a sweep was faster")
@@ -214,6 +224,21 @@ async def test_an_error_is_logged_once_for_each_observer_and_event(caplog: pytes
             observers.queue_changed(number)
             observers.in_flight_changed(number)
     assert len(caplog.records) == 4
+
+
+@run_virtual
+async def test_a_writer_that_is_fenced_tells_it_once() -> None:
+    """At its commit, before the error is raised; the one that has the job hears nothing."""
+    store, settings = MemoryStore(), settings_with(job="fleet", primary="memory://unused")
+    early, late = Metrics(), Metrics()
+    async with sb.open_backend(settings, store=store, observer=early) as fenced:
+        async with sb.open_backend(settings, store=store, observer=late) as backend:
+            await backend.checkpoint(1)
+        with pytest.raises(FencedError):
+            await fenced.checkpoint(1)
+        with pytest.raises(BackendClosedError):
+            await fenced.checkpoint(2)
+    assert (early.fenced_checkpoints, late.fenced_checkpoints) == (1, 0)
 
 
 def test_what_ends_the_process_ends_it() -> None:

@@ -13,6 +13,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import JobOutbox, Staged
 from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._observers import telling_fenced
 from statebackend._ranges.merged_in_commits import Snapshots, merged_in_commits, places_in_turn
 from statebackend._ranges.range_owners import Contribution, combine
 from statebackend._threads import WorkerThreads
@@ -91,9 +92,10 @@ class ClaimedJob:
         snapshots, inline = combine(contributions, base, ranges, checkpoint_id=checkpoint_id, epoch=coordinator.epoch)
         if places_in_turn(len(snapshots), checkpoint_id, self._settings.materialize_fan_in):
             snapshots, inline = await self._threads.cpu(self._merged, snapshots, inline, checkpoint_id)
-        committed = await coordinator.commit(
-            checkpoint_id, snapshots, source, inline=inline, staged=staged, clock=clock
-        )
+        with telling_fenced(self._observer):
+            committed = await coordinator.commit(
+                checkpoint_id, snapshots, source, inline=inline, staged=staged, clock=clock
+            )
         spent = self._spending.since(before)
         requests = sum((Counter(result.requests) for result in results), spent.requests)
         self._spending.tell()
