@@ -25,6 +25,7 @@
     rewrite                         give a job another number of key groups
     clone                           make a new job of another job's checkpoint, here or in another cloud
     seed                            the first state of a job, of rows that lie elsewhere
+    transform                       change a state key by key: re-key it, split it, drop some of it
     erase, verify_erased            delete keys for good, and prove that nothing has them
     StateBackendError               the base of every error; `statebackend.errors` draws the tree
 
@@ -66,6 +67,7 @@ from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.offline.clone import clone
 from statebackend._upkeep.offline.erase import erase
 from statebackend._upkeep.offline.erasure_proof import verify_erased
+from statebackend._upkeep.offline.transform import transform
 from statebackend._upkeep.plain_rows import read_rows
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
@@ -148,6 +150,7 @@ __all__ = [
     "savepoints",
     "seed",
     "sweep",
+    "transform",
     "verify",
     "verify_erased",
     "watch",

@@ -13,6 +13,7 @@
     follow      FollowerPosition
     rewrite     RewriteReport
     clone       CloneReport
+    transform   TransformReport
     erase       EraseReport, made of a KeyHolder for each object that still has the keys
     verify_erased   ErasureProof, made of the same
     savepoints  SavepointInfo
@@ -32,6 +33,7 @@ from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.offline.clone import CloneReport
 from statebackend._upkeep.offline.erase import EraseReport, KeyHolder
 from statebackend._upkeep.offline.erasure_proof import ErasureProof
+from statebackend._upkeep.offline.transform import TransformReport
 from statebackend._upkeep.plain_rows import Row
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
@@ -68,6 +70,7 @@ __all__ = [
     "SweepFailure",
     "SweepReason",
     "SweepReport",
+    "TransformReport",
     "VerifyReport",
     "size_totals",
 ]

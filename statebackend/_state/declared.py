@@ -107,6 +107,19 @@ class KeyedStates(StateDeclarations):
         return self._declared
 
     @property
+    def tables(self) -> Mapping[int, Table]:
+        """The tables of all keyed states, declared or not, by state id."""
+        return self._tables
+
+    def take_over(self, others: "KeyedStates") -> None:
+        """Have the states of `others`, which are not used any more, in place of those of the same names.
+
+        Before any state is declared.
+        """
+        self._tables |= others.tables
+        self._descriptors |= {found.name: found for found in others.descriptors}
+
+    @property
     def sizes(self) -> Mapping[str, int]:
         """Number of keys per state, including those whose values have expired but were not dropped yet."""
         tables = self._tables
@@ -293,6 +306,10 @@ class KeyedStates(StateDeclarations):
         twice, and a list would have its elements twice.
         """
         return self._snapshot_of(self._tables)
+
+    def snapshot_of(self, state_id: int) -> StatesSnapshot:
+        """As `snapshot`, of one state."""
+        return self._snapshot_of({state_id: self._tables[state_id]})
 
     def snapshot_in_memory(self) -> StatesSnapshot:
         """As `snapshot`, of the states that lie in memory even where the tables are files."""

@@ -8,7 +8,7 @@ import msgspec
 from statebackend._checkpoint.fetch import FileDone
 from statebackend._codec.commit import Commit
 
-Phase = Literal["reading", "writing", "verifying", "copying"]
+Phase = Literal["reading", "writing", "verifying", "copying", "transforming"]
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -6,14 +6,13 @@ The commit is the switch: before it nothing of the rewrite is visible, after it 
 `docs/decisions/rewrite-in-the-log.md`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.job import Job
-from statebackend._checkpoint.materialization.bases import Piece, base_segment_bytes, pack
+from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.restore import Restore
 from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import Changes
@@ -22,15 +21,15 @@ from statebackend._log.position import Position
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.snapshot import PlacedStates
 from statebackend._threads import WorkerThreads
 from statebackend._upkeep.key_group_change import regrouped, regrouped_owners
+from statebackend._upkeep.offline.bases_of_owners import write_bases
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
 from statebackend.errors import InputError
-from statebackend.ids import Base, CheckpointId, RangeState, all_key_groups
+from statebackend.ids import CheckpointId, all_key_groups
 from statebackend.settings import Settings
 
 
@@ -197,26 +196,13 @@ class Rewrite:
 
     async def write(self, uploads: Uploads) -> Contents:
         """Write the bases of each owner, and say what the owners would contribute if they were running."""
-        bases: dict[int, list[Base]] = {place: [] for place in range(len(self._owners))}
-        meter, reached = Meter("writing", self._max_parallelism, self._tell), 0
-        pieces = self._pieces(self._states.snapshot().placed(frozenset(self._states.key_groups)))
-        while (found := await self._threads.cpu(next, pieces, None)) is not None:
-            place, piece = found
-            changes = sum(frame.records for frame in piece.frames)  # before the upload, which empties the frames
-            bases[place].append(base := await uploads.base(piece))
-            end = piece.key_groups[-1].last + 1
-            meter.step(end - reached, changes=changes, size_bytes=base.size_bytes)
-            reached = end
-        sizes = self._states.state_sizes() if len(self._owners) == 1 else UNSET  # only a single one knows its sizes
-        ranges = [
-            RangeState(owner.key_groups, (), tuple(bases[place]), owner.operator, sizes=sizes)
-            for place, owner in enumerate(self._owners)
-        ]
+        meter = Meter("writing", self._max_parallelism, self._tell)
+        ranges = await write_bases(
+            self._states,
+            self._owners,
+            uploads,
+            threads=self._threads,
+            segment_bytes_max=self._segment_bytes_max,
+            meter=meter,
+        )
         return Contents(ranges, self._base.states)
-
-    def _pieces(self, states: PlacedStates) -> Iterator[tuple[int, Piece]]:
-        """The segments to write, in the order of their key groups, each for one owner; made one at a time."""
-        for place, owner in enumerate(self._owners):
-            groups = list(owner.key_groups)
-            for piece in pack(states.changes(groups), groups, segment_bytes_max=self._segment_bytes_max):
-                yield place, piece

@@ -22,6 +22,7 @@ from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.offline.clone import clone
 from statebackend._upkeep.offline.erase import erase
 from statebackend._upkeep.offline.erasure_proof import verify_erased
+from statebackend._upkeep.offline.transform import transform
 from statebackend._upkeep.plain_rows import read_rows
 from statebackend._upkeep.repair import repair
 from statebackend._upkeep.report import report
@@ -46,6 +47,7 @@ from statebackend.cli.text import (
     report_lines,
     rewrite_lines,
     savepoint_lines,
+    transform_lines,
     verify_lines,
     visible,
 )
@@ -229,6 +231,21 @@ async def _clone(settings: Settings, options: argparse.Namespace) -> int:
     return _show(done, clone_lines, options)
 
 
+async def _transform(settings: Settings, options: argparse.Namespace) -> int:
+    with shown(lines=True) as tell:
+        done = await transform(
+            settings,
+            options.state,
+            reading.named_in_module(options.function),
+            type=None if options.type is None else reading.named_in_module(options.type),
+            checkpoint_id=options.checkpoint_id,
+            savepoint=options.savepoint,
+            dry_run=options.dry_run,
+            tell=tell,
+        )
+    return _show(done, transform_lines, options, status=DAMAGE if done.collisions else OK)
+
+
 async def _erase(settings: Settings, options: argparse.Namespace) -> int:
     keys, states = [key_from(each) for each in options.key], options.state or "all"
     if options.verify:
@@ -267,6 +284,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "watch": _watch,
     "rewrite": _rewrite,
     "clone": _clone,
+    "transform": _transform,
     "erase": _erase,
     "savepoint": _savepoint,
     "savepoints": _savepoints,

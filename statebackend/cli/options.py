@@ -19,7 +19,8 @@ _KEY: Final = 'plain text, or JSON as printed (7, "7", ["JFK", 7])'
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. The options that every command has name the job."""
     found = argparse.ArgumentParser(
-        prog="statebackend", description="Look at, read, verify, repair, sweep, rewrite and clone a job's state."
+        prog="statebackend",
+        description="Look at, read, verify, repair, sweep, rewrite, clone and transform a job's state.",
     )
     found.add_argument("--version", action="version", version=__version__)
     common, checkpoint = _common(), _checkpoint(is_read=False)
@@ -53,6 +54,16 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
     _add_clone(commands, common, _checkpoint(is_read=True))
+
+    transforming = commands.add_parser(
+        "transform",
+        parents=[common, checkpoint],
+        help="change a state key by key with a function; stop the stream first",
+    )
+    transforming.add_argument("state", help="its name")
+    transforming.add_argument("function", metavar="MODULE:FUNCTION", help="gets a key and its value, returns pairs")
+    transforming.add_argument("--type", metavar="MODULE:NAME", help="the type of the values, to change them")
+    transforming.add_argument("--dry-run", action="store_true", help="call the function, count, and write nothing")
 
     erasing = commands.add_parser("erase", parents=[common], help="delete keys for good; stop the stream first")
     erasing.add_argument("key", nargs="+", help=_KEY)

@@ -58,17 +58,20 @@ def migrate_from(texts: Sequence[str], states: Sequence[str] | None = None) -> d
     found: dict[str, list[Upcast]] = {}
     for text in texts:
         state, _, place = text.rpartition("=")
-        module, _, name = place.partition(":")
-        try:
-            upcast = attrgetter(name)(importlib.import_module(module))
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise InputError(
-                f"an upcast is given as STATE=MODULE:FUNCTION, of a module that Python finds: {error}", migrate=text
-            ) from error
+        upcast = named_in_module(place)
         if not state or not callable(upcast) or (states is not None and state not in states):
             raise InputError("an upcast is a function, and of the state that is read", migrate=text, states=states)
         found.setdefault(state, []).append(upcast)
     return found
+
+
+def named_in_module(place: str) -> Any:
+    """The object that is given as MODULE:NAME. Raises `InputError`."""
+    module, _, name = place.partition(":")
+    try:
+        return attrgetter(name)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise InputError(f"give it as MODULE:NAME, of a module that Python finds: {error}", given=place) from error
 
 
 def key_groups_from(text: str) -> tuple[int, int]:

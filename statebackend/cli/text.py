@@ -22,6 +22,7 @@ from statebackend.reports import (
     SavepointInfo,
     SizeRow,
     SweepReport,
+    TransformReport,
     VerifyReport,
     size_totals,
 )
@@ -189,6 +190,26 @@ def clone_lines(done: CloneReport) -> Iterator[str]:
         yield f"output of {done.outputs} batches is still to be published: the clone publishes it too"
     if done.source is not None:
         yield f"a stream of it goes on with {_following(done.source)}"
+
+
+def transform_lines(done: TransformReport) -> Iterator[str]:
+    """The result of a transformation or a dry run, for people."""
+    yield (
+        f"job {done.job}: checkpoint {done.read_id} has {done.keys_read} keys in {done.state}: "
+        f"{done.unchanged} stay as they are, {done.dropped} are dropped"
+    )
+    for name, count in done.keys.items():
+        yield f"{name}: {count} keys are written"
+    if done.collision is not None:
+        state, key = done.collision
+        yield f"{done.collisions} keys are there already, such as {key!r} in {state}: this would be refused"
+    if done.checkpoint_id is None:
+        yield "dry run: nothing was written"
+    else:
+        yield (
+            f"checkpoint {done.checkpoint_id} has them: {size(done.bytes_written)}, {done.requests} requests, "
+            f"{done.seconds:.1f} s"
+        )
 
 
 def erase_lines(done: EraseReport) -> Iterator[str]:

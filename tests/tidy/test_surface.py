@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 FRONT_DOOR = """
-    __version__ Aggregate AggregatingState CheckpointInfo clone Clock ColumnarState CommitSummary diff
+    __version__ Aggregate AggregatingState CheckpointInfo Clock clone ColumnarState CommitSummary diff
     drop_savepoint erase export follow follow_in_background inspect keep_mirrored Key ListState MapState Mirror
-    mirror_once ObjectStore Observer
-    open_backend OperatorState Output read_batches read_rows read_state ReducingState repair report RestoreReport
-    rewrite savepoint savepoints seed Serializer Settings SourceMark StagedOutput StateBackend StateBackendError
-    StateChangeUploader StateFollower sweep Timers TimeToLive ValueState verify verify_erased watch
+    mirror_once ObjectStore Observer open_backend OperatorState Output read_batches read_rows read_state
+    ReducingState repair report RestoreReport rewrite savepoint savepoints seed Serializer Settings SourceMark
+    StagedOutput StateBackend StateBackendError StateChangeUploader StateFollower sweep Timers TimeToLive transform
+    ValueState verify verify_erased watch
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CopiesObjects CountsRequests DeletesMany Fallback Handle
@@ -28,7 +28,7 @@ OWNERS = """
 REPORTS = """
     CloneReport Damage Difference EraseReport ErasureProof ExportReport FollowerPosition Inspection JobReport
     KeyHolder LogEntry LogRow ObjectReport Progress RangeRow Repair RequestRate RewriteReport Row SavepointInfo
-    SeedReport SizeRow SizeTotal SweepFailure SweepReason SweepReport VerifyReport size_totals
+    SeedReport SizeRow SizeTotal SweepFailure SweepReason SweepReport TransformReport VerifyReport size_totals
 """
 ROOMS = {
     "statebackend": FRONT_DOOR,
