@@ -11,7 +11,7 @@ from statebackend import errors
 from statebackend.cli.commands import COMMANDS
 from statebackend.errors import StateBackendError
 from statebackend.settings import Settings
-from statebackend.settings.sources import as_spark, as_variable, dotted_names
+from statebackend.settings.sources import as_variable, dotted_names
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -23,7 +23,7 @@ def test_the_page_is_the_one_that_the_code_makes(name: str, page: Callable[[], s
 
 
 def test_every_setting_is_there_once_and_those_that_users_set_come_first() -> None:
-    """With a meaning, a type and its spelling in the environment and in Spark."""
+    """With a meaning, a type and its spelling in the environment."""
     entries = [entry.split("\n\n") for entry in PAGES["settings"]().split("\n### `")[1:]]
     found = {title.removesuffix("`"): (meaning, facts) for title, meaning, facts, *_ in entries}
     assert tuple(found)[: len(ESSENTIAL)] == ESSENTIAL
@@ -33,16 +33,15 @@ def test_every_setting_is_there_once_and_those_that_users_set_come_first() -> No
         assert meaning.endswith("."), name
         assert facts.startswith("- "), name
         assert f"`{as_variable(name)}`" in facts
-        assert f"`{as_spark(name)}`" in facts
 
 
 def test_a_number_has_its_unit_and_its_bounds() -> None:
     """Which come from the name and from beside the type."""
     page = PAGES["settings"]()
-    assert "- `float`; seconds; default `0.01`; finite and not negative\n" in page
-    assert "- `int`; bytes; default `104857600` (100 MiB); at least 1\n" in page
-    assert "- `float`; per second; default `3000.0`; finite and positive\n" in page
-    assert "- `Secret`, or none; default `None`\n" in page
+    assert "- `float`; seconds; default `0.01`; finite and not negative; `STATEBACKEND_" in page
+    assert "- `int`; bytes; default `104857600` (100 MiB); at least 1; `STATEBACKEND_" in page
+    assert "- `float`; per second; default `3000.0`; finite and positive; `STATEBACKEND_" in page
+    assert "- `Secret`, or none; default `None`; `STATEBACKEND_" in page
 
 
 def test_every_error_is_there_once_with_what_to_do() -> None:

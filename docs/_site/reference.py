@@ -21,7 +21,7 @@ from statebackend.cli.options import parser
 from statebackend.errors import StateBackendError
 from statebackend.settings import CredentialSource, KiB, MiB, Secret, Settings
 from statebackend.settings.bounds import bounds_of, record_type
-from statebackend.settings.sources import as_spark, as_variable
+from statebackend.settings.sources import as_variable
 
 ESSENTIAL: Final = (
     *("job", "primary", "local", "local_bytes_max", "s3.region", "s3.endpoint", "table", "table_dir"),
@@ -54,8 +54,8 @@ settings for S3, for uploads and for prices are records inside it, from `stateba
 | `Settings.from_env` | `STATEBACKEND_JOB` | `STATEBACKEND_S3__REGION`, with two underscores |
 | `Settings.from_spark_conf` | `spark.statebackend.job` | `spark.statebackend.s3.region` |
 
-As one text, `local` is separated by commas. An unknown name is an error that has the closest name, and the name of an
-earlier release is an error that has the new one.
+Below, each setting ends with its variable of the environment. As one text, `local` is separated by commas. An unknown
+name is an error that has the closest name, and the name of an earlier release is an error that has the new one.
 
 ## The ones to know
 
@@ -117,12 +117,8 @@ class Field(msgspec.Struct, frozen=True):
         if "bytes" in facts and (size := cast("int", self.default)):
             facts[-1] += f" ({size // MiB} MiB)" if size >= MiB else f" ({size // KiB} KiB)"
         facts += [bound.says for bound in bounds_of(self.kind)]
-        *record, key = self.name.split(".")
-        table = ".".join(["statebackend", *record])
-        return (
-            f"{'#' * level} `{self.name}`\n\n{self.meaning}\n\n- {'; '.join(facts)}\n"
-            f"- TOML `{key}` in `[{table}]`; environment `{as_variable(self.name)}`; Spark `{as_spark(self.name)}`\n"
-        )
+        facts.append(f"`{as_variable(self.name)}`")
+        return f"{'#' * level} `{self.name}`\n\n{self.meaning}\n\n- {'; '.join(facts)}\n"
 
 
 def settings_page() -> str:
@@ -145,7 +141,9 @@ def settings_page() -> str:
 def errors_page() -> str:
     """`docs/reference/errors.md`."""
     groups = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__bases__[0] is StateBackendError]
-    return _ERRORS_PAGE.format(tree=inspect.cleandoc(_tree()), groups="\n".join(map(_group, groups)))
+    return _ERRORS_PAGE.format(
+        tree=re.sub(r"(?m)  +(?=\w).*$", "", inspect.cleandoc(_tree())), groups="\n".join(map(_group, groups))
+    )
 
 
 def commands_page() -> str:
