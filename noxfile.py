@@ -376,6 +376,7 @@ def committed_s() -> str:
 def run_tests(session: nox.Session) -> None:
     """Run pytest, with all servers that the tests ask for, on what is installed."""
     environment = spark_environment(session) | ministack_environment(session) | azurite_environment(session)
+    environment |= postgres_environment(session)
     with files_in_memory(session) as placed:
         command = ("python", "-m", "pytest", *WORKERS, "--durations=25", *session.posargs)
         session.run(*command, env=environment | placed | KEEP_COMPILED)
@@ -498,7 +499,7 @@ def postgres_environment(session: nox.Session) -> dict[str, str]:
     quietly = ("-W", "ignore::RuntimeWarning")  # that the package has imported it already; its output is an error
     find = ("python", *quietly, "-m", "benchmarks.upserts.postgres", str(root))
     if missing := session.run(*find, success_codes=[0, NO_POSTGRES_STATUS], silent=True):
-        session.warn(f"NOT MEASURED against Postgres: {missing}")
+        session.warn(f"NOT MEASURED, and not tested, against Postgres: {missing}")
     return {"POSTGRES_ROOT": str(root)}
 
 

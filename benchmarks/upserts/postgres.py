@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -82,22 +82,28 @@ def open_postgres(folder: Path) -> Generator[Contestant]:
     """A new cluster in the folder, which ends with the context. Raises `ServerError` if there is no server."""
     import psycopg  # noqa: PLC0415  # the extra `upserts`, which no other contestant needs
 
+    with (
+        open_server(folder, SETTINGS) as (where, server),
+        closing(psycopg.connect(where, autocommit=True)) as connection,
+    ):
+        yield Postgres(connection, server)
+
+
+@contextmanager
+def open_server(folder: Path, settings: Mapping[str, str]) -> Generator[tuple[str, int]]:
+    """As `open_postgres`: where to connect to, and the server's process."""
     programs = find_programs(Path(os.environ.get(POSTGRES_ROOT, "/nonexistent")))
     options = _as_another_user(folder) | {"cwd": folder, "env": _variables(programs)}
     initdb = f"{programs}/initdb -D data -U bench --auth=trust --no-sync -E UTF8 --locale=C"
-    settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+    given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     with (folder / "log").open("wb") as log:
         options |= {"stdout": log, "stderr": log}
         if subprocess.run(initdb.split(), check=False, **options).returncode != 0:
             raise _failure("initdb failed", folder)
-        with subprocess.Popen(
-            [f"{programs}/postgres", "-D", "data", "-k", str(folder), *settings], **options
-        ) as server:
+        with subprocess.Popen([f"{programs}/postgres", "-D", "data", "-k", str(folder), *given], **options) as server:
             try:
                 _wait(server, folder)
-                where = f"host={folder} user=bench dbname=postgres"
-                with closing(psycopg.connect(where, autocommit=True)) as connection:
-                    yield Postgres(connection, server.pid)
+                yield f"host={folder} user=bench dbname=postgres", server.pid
             finally:
                 server.send_signal(signal.SIGINT)  # its fast shutdown
 

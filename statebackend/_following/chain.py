@@ -54,6 +54,8 @@ def _added(before: Commit, commit: Commit, key_groups: KeyGroupRange) -> Sequenc
         if (last.segment.key, last.offset) in known:
             break
         begin -= 1
+    if any(not members(each) and (each.segment.key, each.offset) not in known for each in new.changelog[:begin]):
+        return None  # keys were erased from it, perhaps not for the first time
     # What stands before, merged or not, must end where the parent's changelog ends.
     if begin and (not old.changelog or not _end_alike(new.changelog[begin - 1], old.changelog[-1])):
         return None

@@ -169,6 +169,9 @@ class Mirroring:
     async def _planned(self, newest: Commit) -> StepPlan | None:
         if self._anew:
             return whole(newest, self._anew)
+        if self._begun is not None and self._begun.refused and newest.sequence != self._begun.sequence:
+            self._begun = None
+            return whole(newest, "the table has refused a value")
         if self._begun is not None:
             if (found := await self._as_written(self._begun)) is not None:
                 return found
@@ -217,7 +220,7 @@ class Mirroring:
                 return await self._pass_over(planned)
             check_keys(spool.schema, key_type)
             step = begun or self._step(planned, number, generation, key_type_text(spool.schema))
-            await self._fit(spool, planned.last)
+            await self._fit(spool, planned)
             if begun is None and not _same(await self._log.write_down(step), step):
                 self._is_known = False  # another process has gone on
                 return True
@@ -234,7 +237,11 @@ class Mirroring:
                 spool.batches,
                 partitions,
             )
-            await finish(self._target.write, rows)
+            try:
+                await finish(self._target.write, rows)
+            except InputError:
+                await self._log.refused(step)
+                raise
             self._at = self._last = await self._log.done(step)
         self._begun, self._anew = None, ""
         self._tell(planned, spool.rows, self._clock.monotonic() - begun_s)
@@ -259,12 +266,17 @@ class Mirroring:
         self._tell(planned, 0, 0.0)
         return True
 
-    async def _fit(self, spool: Spool, last: Commit) -> None:
+    async def _fit(self, spool: Spool, planned: StepPlan) -> None:
         if self._fitted is not None and self._fitted == spool.schema:
             return
         mirror = self._mirror
         table = MirrorTable(
-            self._primary.settings.job, mirror.state, mirror.form, spool.schema, int(last.max_parallelism)
+            self._primary.settings.job,
+            mirror.state,
+            mirror.form,
+            spool.schema,
+            int(planned.last.max_parallelism),
+            planned.kind == "whole",
         )
         await self._target.fit(table)
         self._fitted = spool.schema
@@ -324,14 +336,18 @@ class Mirroring:
 
 def _follows(step: MirrorStep, found: MirrorMark) -> bool:
     """True if the step can be taken where the table stands."""
-    return found.number == step.number - 1 or (found.is_empty and step.kind == "whole")
+    if step.kind == "whole":
+        return found.is_empty or (found.number is not None and found.number < step.number)
+    return found.number == step.number - 1
 
 
 def _same(one: MirrorStep, other: MirrorStep) -> bool:
     """True if both are the same step, made by different processes."""
-    return msgspec.structs.replace(one, at_s=0.0, done=False, hold_s=0.0, mirror_id="") == msgspec.structs.replace(
-        other, at_s=0.0, done=False, hold_s=0.0, mirror_id=""
-    ) and (one.mirror_id == other.mirror_id)
+    return msgspec.structs.replace(
+        one, at_s=0.0, done=False, refused=False, hold_s=0.0, mirror_id=""
+    ) == msgspec.structs.replace(other, at_s=0.0, done=False, refused=False, hold_s=0.0, mirror_id="") and (
+        one.mirror_id == other.mirror_id
+    )
 
 
 @asynccontextmanager

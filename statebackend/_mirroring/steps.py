@@ -27,8 +27,8 @@ class MirrorStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commit that the table has after it. `before`: the one before its commits, which are `sequences`. `undone`: the
     commits that were abandoned, whose changes are taken back.
     `generation`: the number of the last whole step. `reason`: why it is whole. `declared`: what tells the state's
-    declaration. `key_type`: of the key column, as a schema of Arrow's in base64. `done`: the table has it. `hold_s`:
-    how long a sweep may be held up from `at_s` on.
+    declaration. `key_type`: of the key column, as a schema of Arrow's in base64. `done`: the table has it. `refused`:
+    it cannot hold a value. `hold_s`: how long a sweep may be held up from `at_s` on.
     """
 
     number: int
@@ -54,6 +54,7 @@ class MirrorStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key_type: str = ""
     key_as_json: bool = False
     done: bool = False
+    refused: bool = False
     hold_s: float = 0.0
 
 
@@ -93,6 +94,12 @@ class MirrorLog:
             if number <= step.number - KEPT:
                 await self._store.delete(self._key(number))
         return step
+
+    async def refused(self, step: MirrorStep) -> None:
+        """Note that the table cannot hold a value of the step. With a newer commit another step takes its place."""
+        await self._store.put(
+            self._key(step.number), [msgspec.json.encode(msgspec.structs.replace(step, refused=True))]
+        )
 
     async def _numbers(self) -> list[int]:
         keys = [info.key async for info in self._store.list(f"{MIRRORS}{self._name}/")]

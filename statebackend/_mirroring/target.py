@@ -46,6 +46,7 @@ class MirrorTable(msgspec.Struct, frozen=True):
     The columns of a `log`: `generation`, `op`, `checkpoint_id`, `batch_id`, `committed_at`, `key_group`, `key`, and
     those of the value. Of a `table`: `key_group`, `key`, those of the value, `checkpoint_id`, `batch_id`,
     `committed_at`; `op` comes with the rows, and is no column of the table. `max_parallelism`: how many key groups.
+    `may_grow`: the step is a whole one, so columns that the table lacks may be added.
     """
 
     job: str
@@ -53,6 +54,7 @@ class MirrorTable(msgspec.Struct, frozen=True):
     form: Form
     schema: Schema
     max_parallelism: int
+    may_grow: bool
 
 
 class MirrorRows(msgspec.Struct, frozen=True):

@@ -6,4 +6,8 @@ from statebackend._mirroring.targets.parquet import ParquetTarget
 
 def target_at(text: str) -> MirrorTarget:
     """The target of `Mirror(to=...)`: see there. Raises `InputError`."""
+    if text.startswith(("postgresql://", "postgres://")):
+        from statebackend._mirroring.targets.postgres import PostgresTarget  # noqa: PLC0415  # an extra
+
+        return PostgresTarget.of_url(text)
     return ParquetTarget(text)

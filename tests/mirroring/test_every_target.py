@@ -1,0 +1,167 @@
+"""Whatever happens to a job and to its mirror: the table comes to equal the state, in each target."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import statebackend as sb
+from statebackend.errors import InputError
+from statebackend.testing import Fail, FaultyStore
+from tests.log.swept import HOUR_S
+from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg
+from tests.mirroring.places import PLACES, Killed, KilledError, Place
+from tests.mirroring.servers import postgres
+
+__all__ = ["postgres"]
+
+KEYS = "abcdefgh"
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    where = request.getfixturevalue("postgres") if "postgres" in request.param else ""
+    return PLACES[request.param](where, tmp_path)
+
+
+class Seat(msgspec.Struct):
+    """A later version of a leg."""
+
+    origin: str
+    miles: int
+    seats: int = 7
+
+
+class Life:
+    """A job and its mirror, to which things happen that chance decides."""
+
+    def __init__(self, place: Place, seed: int) -> None:
+        self.place = place
+        self.chance = random.Random(seed)
+        self.job = Job(checkpoints_retained=2, inline_bytes_max=self.chance.choice([0, 10_000]))
+        self.type: Any = Leg
+        self.told: list[str] = []
+
+    async def commit(self, **opening: Any) -> None:
+        legs: dict[str, Any] = {
+            key: self.chance.choice(
+                [None, self.type(self.chance.choice(["EWR", "", 'a"\n,\\']), self.chance.randrange(99))]
+            )
+            for key in self.chance.sample(KEYS, 3)
+        }
+        await self.job.commit(legs, type_=self.type, **opening)
+
+    async def back(self) -> None:
+        """The job goes on from an older checkpoint."""
+        older = self.job.next_id - self.chance.randrange(2, 4)
+        try:
+            await self.commit(checkpoint_id=max(1, older))
+        except sb.errors.CheckpointNotFoundError:
+            await self.commit()
+
+    async def erase(self) -> None:
+        with suppress(InputError):  # nothing has the key
+            await sb.erase(self.job.settings, [self.chance.choice(KEYS)], store=self.job.store, clock=self.job.clock)
+            self.job.next_id += 1
+
+    async def sweep(self) -> None:
+        self.job.clock.now_s += 25 * HOUR_S
+        await self.commit()
+        await sb.sweep(self.job.settings, dry_run=False, store=self.job.store, clock=self.job.clock)
+
+    async def evolve(self) -> None:
+        self.type = Seat
+        await self.commit()
+
+    async def killed(self) -> None:
+        target = Killed(self.place.target(), self.chance.randrange(1, 5), after=self.chance.random() < 0.5)
+        death = Fail(nth=self.chance.randrange(1, 30), onwards=True, moment=self.chance.choice(["before", "after"]))
+        with suppress(KilledError, sb.StateBackendError):
+            await self.job.mirror(target, store=FaultyStore(self.job.store, [death]))
+
+    async def mirror(self) -> None:
+        report = await self.job.mirror(self.place.target())
+        self.told += report.anew
+        assert self.place.rows() == await self.job.state()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_life(place: Place, seed: int) -> None:
+    life = Life(place, seed)
+    await life.commit()
+    await life.job.commit({"a": EWR})
+    happens: list[tuple[Callable[[], Any], int]] = [
+        (life.commit, 6),
+        (life.mirror, 5),
+        (life.killed, 5),
+        (life.back, 2),
+        (life.erase, 1),
+        (life.sweep, 1),
+        (life.evolve, 1),
+    ]
+    for one in life.chance.choices([each for each, _ in happens], [weight for _, weight in happens], k=25):
+        await one()
+    await life.mirror()
+    assert life.told[:1] == ["it is new"] or seed
+
+
+async def test_killed_at_every_step(place: Place) -> None:
+    """Before and after each call to the table, and each request to the primary."""
+    job = Job()
+    await job.commit({"a": EWR, "b": JFK})
+    number = 0
+    for after in (False, True):
+        for nth in count(1):
+            number += 1
+            await job.commit({"a": Leg("LGA", number), "b": None if number % 2 else JFK})
+            try:
+                await job.mirror(Killed(place.target(), nth, after=after))
+            except KilledError:
+                await job.mirror(place.target())
+                assert place.rows() == await job.state()
+            else:
+                break
+        assert nth == 4
+        for nth in range(1, 40, 3):
+            number += 1
+            await job.commit({"a": Leg("LGA", number), "c": None if number % 2 else LGA})
+            death = Fail(nth=nth, onwards=True, moment="after" if after else "before")
+            try:
+                await job.mirror(place.target(), store=FaultyStore(job.store, [death]))
+            except sb.StateBackendError:
+                await job.mirror(place.target())
+            assert place.rows() == await job.state()
+
+
+async def test_a_late_one_does_nothing(place: Place) -> None:
+    """It has read an old state when it sleeps; when it goes on to write, others have gone further."""
+    job = Job()
+    await job.commit({"a": EWR, "b": EWR})
+    await job.mirror(place.target())
+    await job.commit({"a": LGA, "b": None})
+
+    class Late(Killed):
+        is_late = True
+
+        async def write(self, rows: Any) -> None:
+            if not self.is_late:
+                await self._target.write(rows)
+                return
+            self.is_late = False
+            await job.mirror(place.target())
+            await job.commit({"a": None, "b": JFK})
+            await job.mirror(place.target())
+            assert place.rows() == await job.state()
+            await self._target.write(rows)
+            assert place.rows() == await job.state()
+
+    await job.mirror(Late(place.target(), 99, after=True))
+    assert place.rows() == await job.state()
+    await job.commit({"c": EWR})
+    await job.mirror(place.target())
+    assert place.rows() == await job.state()
