@@ -109,9 +109,11 @@ class StateAtCommit:
                 await may_go_on()
 
     def _states_of(self, commit: Commit) -> KeyedStates:
-        return KeyedStates(
+        states = KeyedStates(
             self.key_groups, commit.max_parallelism, commit.states, open_table=self.tables, clock=commit.clock
         )
+        states.clock.is_only_read = True
+        return states
 
 
 @asynccontextmanager

@@ -163,6 +163,7 @@ class StateFollower(FollowedStates, Reads):
             return states
         empty = KeyedStates(state.key_groups, state.commit.max_parallelism)
         empty.clock.stand_at(state.commit.clock)
+        empty.clock.is_only_read = True
         return empty
 
     def _reads(self) -> "StateFollower":

@@ -292,21 +292,28 @@ class FollowedStates:
         return FollowedTimers(self._reads(), _timers, name, clock)
 
 
-def _columns_as_they_are(states: KeyedStates, name: str, schema: Any, **options: Any) -> Any:
-    """Declare columns. Raises `StateTypeError` if that would change them."""
+def _columns_as_they_are(
+    states: KeyedStates, name: str, schema: Any, *, ttl: TimeToLive | None = None, **options: Any
+) -> Any:
+    """Declare columns. Raises `StateTypeError` if that would change them.
+
+    Without `ttl` where the job has none yet: then no row has a time, and none expires.
+    """
     before = next((each for each in states.descriptors if each.name == name), None)
-    blank = KeyedStates(states.key_groups, states.max_parallelism, () if before is None else (before,))
-    blank.clock.stand_at(states.clock.mark)
-    blank.columnar_state(name, schema, **options)
-    after = next(each for each in blank.descriptors if each.name == name)
-    if before is not None and (before.schema, before.key_schema) != (after.schema, after.key_schema):
-        raise StateTypeError(
-            "a follower reads columns as the job has them: declare these",
-            state=name,
-            columns=before.schema,
-            key=before.key_schema,
-        )
-    return states.columnar_state(name, schema, **options)
+    for kept in (ttl,) if before is None or ttl is None else (ttl, None):
+        blank = KeyedStates(states.key_groups, states.max_parallelism, () if before is None else (before,))
+        blank.clock.stand_at(states.clock.mark)
+        blank.columnar_state(name, schema, ttl=kept, **options)
+        after = next(each for each in blank.descriptors if each.name == name)
+        if before is None or (before.schema, before.key_schema) == (after.schema, after.key_schema):
+            return states.columnar_state(name, schema, ttl=kept, **options)
+    assert before is not None
+    raise StateTypeError(
+        "a follower reads columns as the job has them: declare these",
+        state=name,
+        columns=before.schema,
+        key=before.key_schema,
+    )
 
 
 def _timers(states: KeyedStates, name: str, clock: ClockKind | None, **_: object) -> Timers:

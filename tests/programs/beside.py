@@ -136,9 +136,8 @@ def _look_at_earlier(running: "Running", readers: MoreReaders, number: int) -> N
 
 
 def _look_at_moment(running: "Running", readers: MoreReaders, number: int) -> None:
-    """A commit of the line, by the time at which it was the newest, as a number, a text or a `datetime`."""
-    line = [each.checkpoint_id for each in running.line]
-    checkpoint_id = line[number % len(line)]
+    """A commit, by the time at which it was the newest, as a number, a text or a `datetime`."""
+    checkpoint_id = _earlier(running, number)
     moment = dt.datetime.fromtimestamp(running.moments[checkpoint_id], dt.UTC)
     at = (moment.timestamp(), moment.isoformat(), moment)[number % 3]
     with perhaps_swept(running, checkpoint_id):
@@ -192,5 +191,7 @@ def perhaps_swept(running: "Running", checkpoint_id: int) -> Generator[None]:
     try:
         yield
     except CheckpointNotFoundError:
+        if checkpoint_id < running.floor:
+            return  # keys were erased since
         if not running.is_swept or checkpoint_id == max(running.kept):
             raise

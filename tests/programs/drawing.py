@@ -10,6 +10,7 @@ import statebackend as sb
 from tests.programs.program import (
     Adopt,
     Batch,
+    Clone,
     Declared,
     Do,
     Edit,
@@ -307,7 +308,7 @@ class _Drawing:
             *(lambda: Look(chance.choice(READERS), chance.randrange(127)),) * 3,
         )
         young: Mapping[str, Callable[[], Step]] = {
-            "adopt": lambda: Adopt(self.plain_batch()),
+            "adopt": self.adopt,
             "rewrite": lambda: Rewrite(chance.choice(GROUPS), chance.choice(("", "first")), *self.weather()),
             "weather": lambda: Look(chance.choice(IN_PROCESS), chance.randrange(127), chance.choice((*WEATHERS,))),
         }
@@ -336,6 +337,23 @@ class _Drawing:
         weather, fate = self.weather()
         twice = self.chance.random() < 0.3
         return Heir(self.items(2, 3), self.plain_batch(), twice=twice, weather=weather, fate=fate)
+
+    def adopt(self) -> Adopt:
+        times = self.chance.choice((1, 1, 1, 1, 1, 2, 2, 18))
+        batch = self.plain_batch()
+        return Adopt(batch if times < 3 else msgspec.structs.replace(batch, items=batch.items[:2]), times, times == 2)
+
+    def clone(self) -> Clone:
+        chance = self.chance
+        weather, fate = self.weather()
+        return Clone(
+            of=chance.choice(("newest", "newest", "moment", "savepoint")),
+            share=chance.choice((1.0, 1.0, 1.0, 0.5, 0.01)),
+            goes_on=chance.random() < 0.5,
+            leaves_output=chance.random() < 0.2,
+            weather=weather,
+            fate=fate,
+        )
 
     def erase(self) -> Erase:
         chance = self.chance

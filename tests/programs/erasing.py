@@ -31,6 +31,7 @@ def erase(running: "Running", step: Erase) -> None:
     keys = [of_program[key % len(of_program)] for key in step.keys]
     names: Any = [each.name for each in states] if step.one_state else "all"
     was_open = running.sink._job is not None
+    running.close_left()
     if step.beside is None:
         running.sink.close()
     before = newest_id(running.settings)

@@ -84,18 +84,30 @@ def rewrite(running: "Running", step: Rewrite) -> None:
 
 
 def adopt(running: "Running", step: Adopt) -> None:
-    """Another query goes on with the state, from its batch 0, once it says whose state that is; once in a program."""
+    """Another query goes on with the state, from its batch 0, once it says whose state that is; perhaps a third, ..."""
     if running.query_id != FIRST_QUERY or running.line[-1].newest_batch is None:
         return
-    running.batch_id, running.query_id = 0, "a later query"
-    running.next_run()
-    with refused(WrongQueryError):
-        running.sink(running.frame(step.batch, 0), 0)
-    running.adopts = FIRST_QUERY
+    former, next_id = running.query_id, running.batch_id
+    for number in range(step.times):
+        former, next_id = running.query_id, running.batch_id
+        _adopt_as(running, f"a later query {number}", 0)
+        running.next_run()
+        with refused(WrongQueryError):
+            running.sink(running.frame(step.batch, 0), 0)
+        running.adopts = former
+        running.next_run()
+        running.batch(step.batch)
+    if step.returns:
+        running.adopts = running.query_id
+        _adopt_as(running, former, next_id)
+        running.next_run()
+        running.batch(step.batch)
+
+
+def _adopt_as(running: "Running", query_id: str, batch_id: int) -> None:
+    running.query_id, running.batch_id = query_id, batch_id
     running.line = [each._replace(newest_batch=None) for each in running.line]
     running.savepoints = {name: each._replace(newest_batch=None) for name, each in running.savepoints.items()}
-    running.next_run()
-    running.batch(step.batch)
 
 
 def from_savepoint(running: "Running", step: FromSavepoint) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from tests.programs.program import (
+    Adopt,
     Batch,
+    Clone,
     Edit,
     Erase,
     Follow,
@@ -59,6 +61,15 @@ def _traits(program: Program) -> Iterator[str]:
 
 
 def _beside(step: Step) -> Iterator[str]:
+    if isinstance(step, Slip):
+        yield f"slip: {step.what}"
+        return
+    yield f"beside: {(name := _name_of(step))}"
+    if getattr(step, "weather", ""):
+        yield f"bad weather: {name}"
+
+
+def _name_of(step: Step) -> str:  # a line for each
     name = type(step).__name__.lower()
     match step:
         case Edit():
@@ -71,16 +82,15 @@ def _beside(step: Step) -> Iterator[str]:
             name += " beside a stream"
         case Erase(drops=False):
             name += " and drop no savepoint"
+        case Clone(of=of):
+            name += f" of {of}" + " to go on" * (step.goes_on and step.share == 1.0)
+        case Adopt(times=times) if times > 1:
+            name += " and return" if step.returns else " many times"
         case Look():
             name = f"look at {step.reader}"
         case Savepoint(asked=Batch()):
             name += " asked of the sink"
-        case Slip():
-            yield f"slip: {step.what}"
-            return
-    yield f"beside: {name}"
-    if getattr(step, "weather", ""):
-        yield f"bad weather: {name}"
+    return name
 
 
 def _of_job(step: Start) -> Iterator[str]:

@@ -202,6 +202,20 @@ class Rewind(Shown, frozen=True):
     batch: Batch = Batch()
 
 
+class Clone(Shown, frozen=True):
+    """A new job is made of the newest commit, as such or by its moment, or of a savepoint, with a share of the keys.
+
+    `goes_on`: the stream is stopped, and goes on as the clone, which publishes what was not published.
+    """
+
+    of: Literal["newest", "moment", "savepoint"] = "newest"
+    share: float = 1.0
+    goes_on: bool = False
+    leaves_output: bool = False
+    weather: Weather = ""
+    fate: int = 0
+
+
 class Rewrite(Shown, frozen=True):
     """The stream is stopped, and the job gets so many key groups: its newest commit, or that of a savepoint."""
 
@@ -212,9 +226,14 @@ class Rewrite(Shown, frozen=True):
 
 
 class Adopt(Shown, frozen=True):
-    """The query gets another Spark checkpoint, and so another id and a first batch, and goes on with the state."""
+    """The query gets another Spark checkpoint, and so another id and a first batch, and goes on with the state.
+
+    `times`: as often. `returns`: and then the query before that comes back with its next batch.
+    """
 
     batch: Batch = Batch()
+    times: int = 1
+    returns: bool = False
 
 
 class FromSavepoint(Shown, frozen=True):
@@ -254,6 +273,7 @@ Step = (
     | Follow
     | Heir
     | Erase
+    | Clone
 )
 
 

@@ -23,7 +23,7 @@ import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
 from statebackend.settings import UploadSettings
-from tests.programs import beside, erasing, following, mishaps, moves, slips
+from tests.programs import beside, cloning, erasing, following, mishaps, moves, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
@@ -31,6 +31,7 @@ from tests.programs.processors import fail, work_of
 from tests.programs.program import (
     Adopt,
     Batch,
+    Clone,
     Edit,
     Erase,
     Follow,
@@ -75,6 +76,7 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
     Follow: following.follow,
     Heir: following.heir,
     Erase: erasing.erase,
+    Clone: cloning.clone,
 }
 """The steps for which there must be a commit."""
 
@@ -92,6 +94,7 @@ class Running:
 
     def __init__(self, program: Program, home: Path) -> None:
         self.program = program
+        self.name = "program"
         self.home = home / "home"
         self.copied = home / "copied"
         self.job = Job()
@@ -114,6 +117,7 @@ class Running:
         self.failing_output = 0
         self.moments: dict[int, float] = {}
         self.floor = 0
+        self.originals: list[cloning.Original] = []
         self.follower: following.Beside | None = None
         self.is_copied = self.is_swept = self.is_rewritten = False
 
@@ -133,6 +137,8 @@ class Running:
                         asyncio.run(self.readers().look_whole(self.held, None if is_last else number))
                         if self.follower is not None:
                             self.follower.look()
+                        for original in self.originals if is_last else ():
+                            asyncio.run(original.look())
                 except Exception as error:
                     error.add_note(f"in step {number}: {step!r}")
                     raise
@@ -152,7 +158,10 @@ class Running:
                 self.batch(step)
             case Slip():
                 slips.slip(self, step)
-            case Edit(first=True) if self.job.clock == "none":
+            case Edit(first=True) if self.job.clock == "none" and not any(
+                each.kind == "broadcast"
+                for each in self.job.states  # whose owners would all have an empty copy
+            ):
                 beside.edit(self, step)
             case _ if self.kept:
                 LATER[type(step)](self, step)
@@ -163,6 +172,19 @@ class Running:
             self.follower.close()
         self.follower = follower
 
+    def become(self, name: str, kept: Committed) -> None:
+        """Go on as another job, which has this commit and no other."""
+        self.name = name
+        if self.follower is not None:
+            self.follower.close()
+        self.held = self.kept[kept.checkpoint_id].copy()
+        self.held.declare(self.job)
+        self.kept, self.line = {kept.checkpoint_id: self.held.copy()}, [kept]
+        self.moments[kept.checkpoint_id] = time.time()
+        self.savepoints, self.is_rewritten = {}, True
+        self.batch_id = 0 if kept.newest_batch is None else kept.newest_batch + 1
+        self.next_run()
+
     # --------------------------------------------------------------------------------------------------------- the job
 
     @property
@@ -170,7 +192,7 @@ class Running:
         given = dict(self.job.settings)
         local = (str(self.home / "local"),) if given.pop("has_local", False) else ()
         places = {"primary": f"file://{self.home}/primary", "local": local, "table_dir": str(self.home / "tables")}
-        return sb.Settings(job="program", max_parallelism=self.held.groups, **(QUIET | places | given))
+        return sb.Settings(job=self.name, max_parallelism=self.held.groups, **(QUIET | places | given))
 
     def readers(self) -> MoreReaders:
         return MoreReaders(self.settings, self.job)
@@ -198,6 +220,12 @@ class Running:
             self.copy_home()
             if self.is_copied:
                 self.go_back()
+
+    def close_left(self) -> None:
+        """End the drivers that were left open."""
+        while self.left:
+            with suppress(StateBackendError):
+                self.left.pop().close()
 
     def new_session(self, zone: str) -> Any:
         """The session of Spark in which the query runs."""
@@ -304,10 +332,7 @@ class Running:
         """Go back to the files that were remembered; what wrote others is gone."""
         with suppress(StateBackendError):
             self.sink.close()
-        for sink in self.left:
-            with suppress(StateBackendError):
-                sink.close()
-        self.left.clear()
+        self.close_left()
         if self.follower is not None:  # no primary goes back by a kill: it would see what was never there
             self.follower.close()
         close_workers()

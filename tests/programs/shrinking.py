@@ -8,6 +8,7 @@ import msgspec
 from tests.programs.program import (
     Adopt,
     Batch,
+    Clone,
     Declared,
     Edit,
     Erase,
@@ -26,7 +27,7 @@ from tests.programs.program import (
 
 T = TypeVar("T")
 TRIES_MAX = 600
-PLAIN = {Follow: Follow(), Upkeep: Upkeep("verify"), Erase: Erase(())}
+PLAIN = {Follow: Follow(), Upkeep: Upkeep("verify"), Erase: Erase(()), Clone: Clone()}
 FEW = 8
 """So few rows are left out one by one."""
 
@@ -87,8 +88,8 @@ def _smaller_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Rewind | Adopt | FromSavepoint | Slip):
         for batch in _smaller_step(step.batch):
             yield _with(step, batch=batch)
-    if isinstance(step, Follow | Upkeep | Erase):
-        yield from _plainer(step, PLAIN[type(step)], skip=("keys", "what"))
+    if isinstance(step, Follow | Upkeep | Erase | Clone):
+        yield from _plainer(step, PLAIN[type(step)], skip=("keys", "what", "goes_on"))
     if isinstance(step, Batch | Edit | Heir):
         yield from _plainer(step, type(step)(items=step.items), skip=("items",))
         half = len(step.items) // 2

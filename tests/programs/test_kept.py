@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.programs.program import Batch, Declared, Do, Erase, Item, Job, Look, Program, Slip, Start
+from tests.programs.program import Batch, Declared, Do, Erase, Follow, Item, Job, Look, Program, Slip, Start
 from tests.programs.running import run
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -67,6 +67,25 @@ KEPT = {
             Batch((Item(1, 0.0, (Do("v0", "put", 1),)),)),
             Batch((Item(1, 0.0, (Do("v0", "put", 2),)),)),
             Erase((1,)),
+        ),
+    ),
+    "a follower cannot read a state with a time-to-live before the job has a time": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("v0", "value", ttl_s=20.0),), clock="event")),
+            Batch(),
+            Follow(),
+            Batch((Item(0, 0.0, (Do("v0", "put"),)),)),
+        ),
+    ),
+    "a follower cannot read columns with a time-to-live before the job has it": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("c0", "columns", columns=("int",)),), clock="event")),
+            Batch((Item(0, 0.0, (Do("c0", "put"),)),)),
+            Follow(),
+            Start(Job(states=(Declared("c0", "columns", columns=("int",), ttl_s=20.0),), clock="event")),
+            Batch((Item(1, 30.0, (Do("c0", "put"),)),)),
         ),
     ),
     "the second part of a batch is dropped as a replay": Program(

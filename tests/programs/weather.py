@@ -6,6 +6,7 @@ batch, so that a seed says it all; but for names that the library draws, which a
 """
 
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class Sky:
     ends_before: bool = False
     die: Callable[[], None] = lambda: None
     is_dead: bool = False
+    ending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while `die` is under way: other requests find out before it has ended."""
     counts: dict[str, int] = field(default_factory=dict)
     writes: int = 0
 
@@ -86,8 +89,9 @@ class Sky:
         return operation in WRITES and self.writes == self.last
 
     def _end(self) -> None:
-        self.is_dead = True
-        self.die()
+        with self.ending:
+            self.is_dead = True
+            self.die()
         raise CrashedError("this process has crashed")
 
     def _trouble(self, operation: str, key: str) -> str | None:
@@ -168,7 +172,8 @@ def weather(mishap: str, seed: int, die: Callable[[], None]) -> Generator[None]:
     try:
         yield
     finally:
-        SKY.weather = SKY.last = None
+        with SKY.ending:
+            SKY.weather = SKY.last = None
 
 
 def through_weather(running: "Running", step: Any, act: Callable[[], object], *, again: bool = True) -> bool:

@@ -14,12 +14,14 @@ class JobClock:
     """The time of the batch under way, in seconds, in the backend of one owner. It begins where the commit's stands.
 
     It never goes back. `before_s` is the time before it was last moved: what lies before that is late. Without a `kind`
-    the job has no clock. `has_moved`: since it stood at a commit.
+    the job has no clock. `has_moved`: since it stood at a commit. `is_only_read`: nobody writes by it, so where there
+    is no clock yet, nothing has expired.
     """
 
-    __slots__ = ("before_s", "has_moved", "kind", "now_s")
+    __slots__ = ("before_s", "has_moved", "is_only_read", "kind", "now_s")
 
     def __init__(self, committed: ClockMark | None = None) -> None:
+        self.is_only_read = False
         self.stand_at(committed)
 
     @property
@@ -58,7 +60,7 @@ class JobClock:
             )
 
     def read(self) -> float:
-        """The time now; `NOT_BEGUN` before the first. Raises `InputError` if the job has no clock."""
-        if self.kind is None:
+        """The time now; `NOT_BEGUN` before the first. Raises `InputError` for a job without a clock that is written."""
+        if self.kind is None and not self.is_only_read:
             self.check_there_is_one("give the time-to-live a function `now`")
         return self.now_s
