@@ -242,7 +242,7 @@ class StoreFullError(StoreUnavailableError):
 
 
 class TableDiskError(StoreUnavailableError):
-    """The disk that the tables of `table="rocksdb"` lie on failed, or is full, and neither copy of the state did. Make
+    """The disk that the files of tables lie on failed, or is full, and neither copy of the state did. Make
     room, or put `table_dir` elsewhere, then reopen.
     """
 

@@ -6,7 +6,7 @@ a `KeyGroupRange` includes both ends, as in the field's usual drawing of key gro
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NewType
 
 import msgspec
@@ -81,6 +81,17 @@ EMPTY_RANGE: Final = KeyGroupRange(0, -1)
 def all_key_groups(max_parallelism: int) -> KeyGroupRange:
     """The range of a backend that owns every key group of its job."""
     return KeyGroupRange(0, max_parallelism - 1)
+
+
+def ranges_of(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
+    """The fewest ranges that hold exactly these groups, in order."""
+    ranges: list[list[int]] = []
+    for group in sorted(groups):
+        if ranges and ranges[-1][1] == group - 1:
+            ranges[-1][1] = group
+        else:
+            ranges.append([group, group])
+    return tuple(KeyGroupRange(first, last) for first, last in ranges)
 
 
 def cover_all(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> bool:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from statebackend._backend.copy_writers import Copies, needed
 from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, roots_with_copies
-from statebackend._backend.tables import HEAP, Tables, rocksdb_bases, rocksdb_restore
+from statebackend._backend.tables import HEAP, Tables, rocksdb_bases, rocksdb_restore, run_files
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.scheduler import UploadScheduler
@@ -23,6 +23,7 @@ from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
+from statebackend._checkpoint.run_files import RunsOf
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
@@ -33,6 +34,7 @@ from statebackend._log.position import Position
 from statebackend._log.sweeping.retention import left_behind
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
+from statebackend._runs.open_base import OpenBase
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
 from statebackend._threads import WorkerThreads
@@ -164,6 +166,7 @@ async def fill(
         at_hand=at_hand,
         at_hand_first=at_hand_first,
         tables=opened.tables,
+        attach=opened.states.attach_runs,
         threads=opened.threads,
         clock=opened.clock,
     )
@@ -171,7 +174,7 @@ async def fill(
     report = await once.run(base, states.key_groups, states.replay, missing=missing, ahead=states.ahead)
     opened.primary.spending.tell()
     opened.observer.restored(report)
-    return Restored(report, once.changed, once.adopted)
+    return Restored(report, once.changed | states.groups_in_no_run(), once.adopted)
 
 
 def base_schedule(settings: Settings, key_groups: KeyGroupRange, *, now_s: float) -> BaseSchedule:
@@ -196,12 +199,17 @@ def restore_of(
     at_hand: Mapping[str, bytes],
     at_hand_first: bool = False,
     tables: Tables = HEAP,
+    attach: Callable[[Sequence[OpenBase]], int] | None = None,
     cache: DownloadCache | None = None,
     threads: WorkerThreads,
     clock: Clock,
 ) -> Restore:
-    """A restore of one commit. `tables`: they take over the files of a RocksDB base if they can."""
+    """A restore of one commit. `tables`: they take over the files of a RocksDB base if they can.
+
+    `attach`: has the tables look up in bases, if they do so.
+    """
     fetcher = Fetcher(primary, cache=cache, at_hand=at_hand, threads=threads)
+    files = run_files(tables, fetcher, local, threads=threads)
     return Restore(
         fetcher,
         local,
@@ -210,6 +218,7 @@ def restore_of(
         concurrency_max=settings.restore_concurrency_max,
         threads=threads,
         rocksdb=rocksdb_restore(fetcher, local, settings, threads=threads, tables=tables),
+        runs=None if files is None or attach is None else RunsOf(files, attach),
     )
 
 
@@ -329,6 +338,12 @@ def _base_writer_of(
             threads=opened.threads,
             tasks=opened.tasks,
             observer=opened.observer,
+        ),
+        runs=run_files(
+            opened.tables,
+            Fetcher(opened.primary.store, at_hand={}, threads=opened.threads),
+            opened.local,
+            threads=opened.threads,
         ),
         threads=opened.threads,
         tasks=opened.tasks,

@@ -216,7 +216,7 @@ def _tables_of(
 ) -> AbstractAsyncContextManager[Tables]:
     if asked.warm is not None:  # it has its own
         return nullcontext(HEAP)
-    return open_tables(asked.settings, asked.owned, threads, parents)
+    return open_tables(asked.settings, asked.owned, threads, parents, over_runs=True)
 
 
 def _job_of(

@@ -4,7 +4,7 @@ Also makes what writes these files as RocksDB bases, and what restores such base
 """
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
+from statebackend._checkpoint.run_files import RunFiles
 from statebackend._local.scratch import open_scratch_in, scratch_parents
 from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.table import OpenTable, TableFiles
+from statebackend._tables.table import OpenTable, Table, TableFiles
 from statebackend._tasks import finish
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
@@ -44,6 +45,8 @@ class Tables(msgspec.Struct, frozen=True):
     open_table: OpenTable
     files: TableFiles | None = None
     scratch: Path | None = None
+    are_over_runs: bool = False
+    """Columnar states look up in their bases."""
     parents: Sequence[Path] = ()
     """On the heap: where a restore may make a scratch directory, in order. Empty: where the settings say."""
 
@@ -53,14 +56,25 @@ HEAP: Final = Tables(heap_table)
 
 @asynccontextmanager
 async def open_tables(
-    settings: Settings, key_groups: KeyGroupRange, threads: WorkerThreads, parents: Sequence[Path] = ()
+    settings: Settings,
+    key_groups: KeyGroupRange,
+    threads: WorkerThreads,
+    parents: Sequence[Path] = (),
+    *,
+    over_runs: bool = False,
 ) -> AsyncGenerator[Tables]:
     """The tables of one owner, with files below the first of `parents` that takes them: by default, of the settings.
 
-    Raises `SettingsError` where rocksdict is missing.
+    With `table="runs"` columnar states look up in their bases if the caller takes these `over_runs`; else they are read
+    into memory. Raises `SettingsError` where rocksdict is missing.
     """
-    if settings.table == "heap":
-        yield Tables(heap_table, parents=parents)
+    if settings.table != "rocksdb":
+        if over_runs and settings.table == "runs":
+            keys = OwnedKeys(key_groups, settings.max_parallelism)
+            over = partial(_over_runs, settings.table_memory_bytes, keys)
+            yield Tables(over, are_over_runs=True, parents=parents or table_parents(settings))
+        else:
+            yield Tables(heap_table, parents=parents)
         return
     try:
         from statebackend._tables.rocksdb import RocksStore  # noqa: PLC0415  # an extra
@@ -86,6 +100,33 @@ async def open_tables(
                 await _close(opened, threads)
     finally:
         await _close(opened, threads)
+
+
+def _over_runs(memory_bytes: int, keys: OwnedKeys, heap: Callable[[], Table], _state_id: int) -> Table:
+    """An empty table: over runs for columns, and in memory for other states."""
+    table = heap()
+    if isinstance(heap, type):
+        return table
+    from statebackend._columns.column_table import ColumnTable  # noqa: PLC0415  # an extra
+    from statebackend._runs.run_table import RunTable  # noqa: PLC0415  # an extra
+
+    assert isinstance(table, ColumnTable), "what is no class makes a table of columns"
+    return RunTable(table.described, keys, memory_bytes=memory_bytes)
+
+
+def run_files(
+    tables: Tables, fetcher: Fetcher, local: LocalCopies | None, *, threads: WorkerThreads
+) -> RunFiles | None:
+    """Opens the bases for tables that look up in them; `None` where they are not over runs."""
+    if not tables.are_over_runs:
+        return None
+    return RunFiles(
+        fetcher,
+        None if local is None else local.store,
+        writable=local is not None and local.writable,
+        parents=tables.parents,
+        threads=threads,
+    )
 
 
 def table_parents(settings: Settings) -> Sequence[Path]:

@@ -25,14 +25,16 @@ from statebackend._checkpoint.fetch import (
 )
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
+from statebackend._checkpoint.run_files import RunsOf
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
+from statebackend._runs.open_base import OpenBase
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Fallback, RestoreReport
-from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
+from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import MiB
 
 GROUP_FILES_MAX: Final = 32
@@ -83,10 +85,11 @@ class Restore:
         concurrency_max: int,
         threads: WorkerThreads,
         rocksdb: RocksDBRestore | None = None,
+        runs: RunsOf | None = None,
     ) -> None:
         """`at_hand_first`: what the fetcher has at hand needs no local copy, and none is looked for.
 
-        `rocksdb` restores RocksDB bases; without it there must be none.
+        `rocksdb` restores RocksDB bases; without it there must be none. With `runs`, bases are opened and not read.
         """
         self._fetcher = fetcher
         self._local = local
@@ -96,6 +99,7 @@ class Restore:
         self._downloads = anyio.Semaphore(concurrency_max)
         self._threads = threads
         self._rocksdb = rocksdb
+        self._runs = runs
         self._tally = _Tally()
         self._changed: set[int] = set()
 
@@ -134,7 +138,10 @@ class Restore:
             return groups
 
         await self._run_rocksdb(part, commit, apply, file_done)
-        await self._run_reads([BaseRead(base) for base in part.bases], apply, ahead, file_done)
+        if self._runs is None:
+            await self._run_reads([BaseRead(base) for base in part.bases], apply, ahead, file_done)
+        else:
+            await self._open_runs(self._runs, part.bases, apply, file_done)
         await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, ahead, file_done)
         return self._tally.report(commit, seconds=self._clock.monotonic() - begun)
 
@@ -171,6 +178,20 @@ class Restore:
             keys = (file.handle.key for base in part.rocksdb for file in base.files)
             self._tally.fallbacks += (Fallback(key, "RocksDB bases have no place here", repaired=False) for key in keys)
         self._tally.changes += self._rocksdb.changes
+
+    async def _open_runs(self, runs: RunsOf, bases: Sequence[Base], apply: Apply, file_done: FileDone) -> None:
+        """Open the bases, have the tables look up in their pages, and apply what does not lie in pages."""
+        opened: list[OpenBase] = []
+
+        async def take(base: Base, found: Fetched[OpenBase]) -> None:
+            changes = await self._threads.cpu(_apply, apply, [found.content.others()])
+            self._tally.add(found)
+            self._tally.changes += sum(changes)
+            file_done(base.segment.key, found.size_bytes, sum(changes))
+            opened.append(found.content)
+
+        await in_order(list(bases), runs.files.open, take, concurrency_max=self._concurrency_max)
+        self._tally.changes += await self._threads.cpu(runs.attach, opened)
 
     async def _run_reads(
         self, reads: Sequence[SegmentRead | BaseRead], apply: Apply, ahead: Ahead, file_done: FileDone
@@ -287,7 +308,7 @@ class _Tally:
         self._files = {True: 0, False: 0}  # by whether they came from the local copy
         self._bytes = {True: 0, False: 0}
 
-    def add(self, fetched: Fetched[Frames] | Fetched[None]) -> None:
+    def add(self, fetched: Fetched[Frames] | Fetched[None] | Fetched[OpenBase]) -> None:
         if fetched.local is not None:
             self._files[fetched.local] += 1
             self._bytes[fetched.local] += fetched.size_bytes

@@ -23,6 +23,7 @@ import msgspec
 
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, Only
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
+from statebackend._codec.change_sets.paged_changes import is_paged
 from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
 from statebackend._codec.change_sets.state_change import decode_rows
 from statebackend._codec.compression import ReadBuffer, compress, decompress
@@ -56,12 +57,13 @@ def frame_chunks(
 ) -> tuple[bytes, ReadBuffer]:
     """Return the frame of one change set in two chunks, what is before the payload and the payload: that may be large.
 
-    Raises `ValueError` if its changes exceed `raw_bytes_max`.
+    With rows in pages it is not compressed, so that a page can be read where it lies. Raises `ValueError` if its
+    changes exceed `raw_bytes_max`.
     """
     raw = encode_parts(change_set.changes)
     if len(raw) > raw_bytes_max:
         raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")
-    code, payload = compress(raw, compression)
+    code, payload = compress(raw, "none" if any(map(is_paged, change_set.changes)) else compression)
     log_id = change_set.log_id.encode()
     span = change_set.key_groups
     header = _HEADER.pack(
@@ -79,6 +81,11 @@ def frame_length(head: memoryview, reject: Reject) -> int:
     if len(head) < HEAD_BYTES:
         raise reject(0, f"frame cut off after {len(head)} bytes")
     return _PREFIX.size + int(_PREFIX.unpack_from(head)[1])
+
+
+def log_id_bytes(head: ReadBuffer) -> int:
+    """The length of the log id of the frame with this head. Raises `struct.error` where it is cut off."""
+    return int(_HEADER.unpack_from(head, _PREFIX.size)[-1])
 
 
 def compressed_away(head: ReadBuffer, length: int) -> int:

@@ -42,7 +42,7 @@ from statebackend._columns.keys import (
 from statebackend._columns.one_row import OneRow
 from statebackend._columns.table_schema import TableSchema, default_column, stored_columns, type_in
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend._tables.placed import PlacedInMemory, WantedEntries
+from statebackend._tables.placed import Placed, PlacedInMemory, WantedEntries
 from statebackend._tables.table import Table, TableSize
 from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
 
@@ -53,16 +53,19 @@ class ColumnTable(OneRow, Table):
     Not safe for several threads at a time; a `copy` is, as long as it is only read.
     """
 
+    rows_leave = False
+    """True if a row may be another key's before the next drain, once the next of the `pieces` was asked for."""
+
     def __init__(self, schema: TableSchema, keys: OwnedKeys, *, hash_keys: HashKeys = hash_parts) -> None:
         self._described = schema
         self._key_type = schema.key_type
         self._owned = keys
-        key_columns = KeyColumns([IntegerKeys() if each.type == "int64" else StringKeys() for each in schema.keys])
-        self._rows = KeyRows(key_columns, keys, hash_keys)
+        self._rows = KeyRows(key_columns(schema), keys, hash_keys)
         self._columns = {each.name: _column_for(each.type) for each in schema.columns}
         self._types = {each.name: type_in(each.type) for each in schema.columns}
         self._is_touched: Flags = np.zeros(0, np.bool_)
         self._touched: list[Integers] = []
+        self._in_window: Integers = np.zeros(0, np.int64)  # rows that are still to be in the window
         self._added: list[Integers] = []  # rows that did not have their keys at the last drain
 
     @property
@@ -199,9 +202,20 @@ class ColumnTable(OneRow, Table):
             return arrays[0]
         return pa.StructArray.from_arrays(arrays, fields=list(self._key_type))
 
+    def pieces(self) -> Iterator[Integers]:
+        """The rows of all keys, in pieces: each is good until the next is asked for. Here all are in one."""
+        yield self.live_rows()
+
     def live_rows(self) -> Integers:
-        """The rows of all keys."""
+        """The rows of all keys that are in memory."""
         return self._rows.live()
+
+    def window(self, count: int) -> Integers:
+        """Some rows, about as many as asked for, and others with each call until there were all of them."""
+        if not len(self._in_window):
+            self._in_window = self._rows.live()
+        some, self._in_window = self._in_window[:count], self._in_window[count:]
+        return some[self._rows.which_live(some)]
 
     def which_live(self, rows: Integers) -> Flags:
         """For each of these rows, True if it has kept its key since it was found."""
@@ -283,9 +297,9 @@ class ColumnTable(OneRow, Table):
         copied._columns = {name: column.copy(self._rows.used) for name, column in self._columns.items()}
         return copied
 
-    def placed(self, wanted: WantedEntries) -> PlacedInMemory:
+    def placed(self, wanted: WantedEntries) -> Placed:
         """The rows by key group, within it by place, with their hashes."""
-        rows = self.live_rows()
+        rows = self._rows.live()
         wanted.pause()
         rows = rows[wanted.which()[self.groups(rows)]]
         wanted.pause()
@@ -406,7 +420,12 @@ class ColumnTable(OneRow, Table):
     def _tidy(self) -> None:
         for column in self._columns.values():
             if isinstance(column, StringColumn) and column.is_wasteful:
-                column.tidy(self.live_rows())
+                column.tidy(self._rows.live())
+
+
+def key_columns(schema: TableSchema) -> KeyColumns:
+    """Columns for the keys of a state, empty."""
+    return KeyColumns([IntegerKeys() if each.type == "int64" else StringKeys() for each in schema.keys])
 
 
 def _column_for(type_: str) -> FixedColumn | StringColumn:

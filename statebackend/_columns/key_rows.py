@@ -45,6 +45,11 @@ class KeyRows:
         """The number of keys, without indexing them: a key that was restored twice counts twice until it is indexed."""
         return self.used - self._dead
 
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of the keys."""
+        return self._keys.used_bytes(self.used)
+
     def live(self) -> Integers:
         """The rows of all keys."""
         self._settle_repeated()

@@ -179,6 +179,11 @@ class StringKeys:
         return copied
 
     @property
+    def used_bytes(self) -> int:
+        """Bytes of the keys there are."""
+        return self._end - self._unused
+
+    @property
     def is_wasteful(self) -> bool:
         """True if a compaction is worth its while."""
         return self._unused > COMPACTED_BYTES_MIN and 2 * self._unused > self._end
@@ -221,6 +226,10 @@ class KeyColumns:
     def copy(self, used: int, *, shared: bool) -> "KeyColumns":
         """The rows used, in the same memory if `shared`: then these keys must not be written again."""
         return KeyColumns([part.copy(used, shared=shared) for part in self._parts])
+
+    def used_bytes(self, used: int) -> int:
+        """Bytes of the keys of so many rows."""
+        return sum(8 * used + (part.used_bytes if isinstance(part, StringKeys) else 0) for part in self._parts)
 
     @property
     def is_wasteful(self) -> bool:

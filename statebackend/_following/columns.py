@@ -4,7 +4,7 @@ A row number stands for the key that had it at the commit. Before a piece is app
 in a table of their own, under the number that each of them had; rows that the pieces add are not shown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -158,6 +158,10 @@ class ColumnsAtCommit:
         if self._kept is None:
             return rows
         return np.sort(np.concatenate([rows[self._places_of(rows) == 0], self._rows_kept]))
+
+    def pieces(self) -> Iterator[Integers]:
+        """As that of the table inside."""
+        yield self.live_rows()
 
     def which_live(self, rows: Integers) -> Flags:
         """As that of the table inside."""

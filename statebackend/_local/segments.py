@@ -5,6 +5,7 @@ import math
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import anyio
@@ -25,6 +26,15 @@ class GetsMany(Protocol):
 
     async def get_many(self, keys: Sequence[str]) -> Sequence[bytes | StoreError]:
         """Return what `get` would return or raise for each key."""
+        ...
+
+
+@runtime_checkable
+class OpensCopies(Protocol):
+    """A store whose objects are files."""
+
+    async def open_copy(self, key: str, open_: Callable[[Path], T]) -> T:
+        """Call `open_` with the path of the object's file, in a thread."""
         ...
 
 
@@ -107,6 +117,13 @@ class LocalSegments:
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         return await self._in_time(key, lambda: self._store(key).get_range(key, offset, length))
+
+    async def open_copy(self, key: str, open_: Callable[[Path], T]) -> T:
+        """Call `open_` with the path of a copy, in a thread. Raises as `get`; also where copies are no files."""
+        store = self._store(key)
+        if not isinstance(store, OpensCopies):
+            raise StoreUnavailableError("the local copies are no files", key=key)
+        return await self._in_time(key, lambda: store.open_copy(key, open_))
 
     async def repair(self, key: str, body: Body) -> None:
         """Like `put`, but bounded in time: called by a restore that has found a copy missing or bad."""

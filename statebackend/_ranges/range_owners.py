@@ -46,7 +46,7 @@ from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
-from statebackend.errors import BackendClosedError, TableDiskError
+from statebackend.errors import BackendClosedError, SettingsError, TableDiskError
 from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
@@ -183,6 +183,11 @@ class RangeOwners:
         self, task: RangeTask, base: Commit | None, parents: Sequence[Path], threads: WorkerThreads
     ) -> AbstractAsyncContextManager[Start]:
         settings, key_groups, owners = task.settings, task.key_groups, task.owners
+        if settings.table == "runs":
+            raise SettingsError(
+                "state over runs stays with one process: use execution='driver', or table='heap' here",
+                table=settings.table,
+            )
         if settings.table == "heap":
             return start_from_process(self._cached, settings, key_groups, owners, base, parents=parents)
         return start_from_host(settings, key_groups, owners, task.epoch, base, parents=parents, threads=threads)

@@ -7,12 +7,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from statebackend._checkpoint.materialization.bases import ranges_of
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import InputError
-from statebackend.ids import Key, KeyGroupRange, RangeState, StateDescriptor, all_key_groups
+from statebackend.ids import Key, KeyGroupRange, RangeState, StateDescriptor, all_key_groups, ranges_of
 
 KEY_BYTES: Final = 128
 """About as much memory as a key of the changelog takes while its key group is read."""

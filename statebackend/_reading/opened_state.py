@@ -13,7 +13,6 @@ from anyio.abc import TaskGroup
 from statebackend._backend.stores import local_to_read
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
-from statebackend._checkpoint.materialization.bases import ranges_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, Schema, pa
@@ -35,7 +34,7 @@ from statebackend._upkeep.progress import Meter, Tell
 from statebackend._upkeep.read_commit import operator_elements
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import CheckpointNotFoundError, MissingObjectError
-from statebackend.ids import StateDescriptor
+from statebackend.ids import StateDescriptor, ranges_of
 from statebackend.settings import Settings
 
 

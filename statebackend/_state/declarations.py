@@ -171,7 +171,7 @@ class StateDeclarations(ABC):
         `schema` is a `pyarrow.Schema` of the columns, `key` the `pyarrow.DataType` of the keys: `string`, `int64`,
         `binary`, or a `struct` of these for tuples. From one run to the next, columns may be dropped, widened, and
         added: then rows written before have null there, or the column's value of `defaults`. Columns are in memory,
-        also where other states are in RocksDB.
+        also where other states are in RocksDB, unless `Settings.table` says "runs".
 
         Raises `SettingsError` where pyarrow is missing, `InputError` for a type of which there can be no column, and
         `StateTypeError` where the state was written with a schema that cannot become this one.

@@ -18,7 +18,7 @@ class StatesSnapshot:
     """Every entry of the states at one moment. Later writes do not show, and any thread may read it."""
 
     def __init__(self, tables: Mapping[int, Table], is_live: Mapping[int, IsLive | None], keys: OwnedKeys) -> None:
-        self._tables = tables
+        self.tables: Final = tables
         self._is_live = is_live
         self._keys = keys
 
@@ -37,7 +37,7 @@ class StatesSnapshot:
         wanted = sorted(groups)
         tables = [
             table.placed(WantedEntries(state_id, self._keys, wanted, self._is_live.get(state_id), pause))
-            for state_id, table in self._tables.items()
+            for state_id, table in self.tables.items()
         ]
         return PlacedStates(tables, pause)
 

@@ -215,7 +215,7 @@ def _checkpoint(*, is_read: bool) -> argparse.ArgumentParser:
         either.add_argument(
             "--at", metavar="TIME", help="the newest checkpoint not later than that: 2026-11-24T10:00:00Z, or seconds"
         )
-    which.add_argument("--table", choices=get_args(TableKind), help="rocksdb if the state is larger than memory")
+    which.add_argument("--table", choices=get_args(TableKind), help="rocksdb or runs: the state is larger than memory")
     return which
 
 

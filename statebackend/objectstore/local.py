@@ -128,6 +128,12 @@ class LocalStore:
         check_range(offset, length)
         return await self._read(key, offset, length)
 
+    async def open_copy(self, key: str, open_: Callable[[Path], T]) -> T:
+        """Call `open_` with the path of the object's file, in a thread. Its `OSError`s are raised as those of `get`."""
+        path = Path(self._path(key))
+        with _store_errors(key):
+            return await self._reading(open_, path)
+
     async def head(self, key: str) -> ObjectInfo | None:
         """Size and time of the object, or `None` if there is none."""
         path = self._path(key)

@@ -50,7 +50,7 @@ InlineBytes = Annotated[
 ]
 TableMemoryBytes = Annotated[int, at_least(TABLE_MEMORY_BYTES_MIN)]
 MaxParallelism = Annotated[int, within(1, MAX_PARALLELISM_LIMIT)]
-TableKind = Literal["heap", "rocksdb"]
+TableKind = Literal["heap", "rocksdb", "runs"]
 """The tables that hold the entries of the states."""
 Compression = Literal["none", "lz4", "snappy", "zstd"]
 """The compressions of a frame."""
@@ -111,14 +111,14 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
     """Compression of each frame. May change between two runs."""
 
     table: TableKind = "heap"
-    """Storage of the states' entries: dictionaries, or RocksDB (the extra `rocksdb`) on a local disk. May change
-    between two runs."""
+    """Storage of the states' entries: dictionaries, or RocksDB (the extra `rocksdb`) on a local disk. With "runs",
+    columnar states look up in their bases, and the others are in dictionaries. May change between two runs."""
     table_dir: str = ""
-    """Absolute directory for the files of RocksDB. Empty: as for `cache_dir`."""
+    """Absolute directory for the files of RocksDB, or for bases that have no local copy. Empty: as for `cache_dir`."""
     table_memory_bytes: TableMemoryBytes = 128 * MiB
     """Memory for RocksDB: half for recent writes, a quarter for blocks of its files, a quarter for the cells and lists
     used last. A drain reads back only what is no longer among those: an eighth at least, 60,000 small cells by
-    default."""
+    default. With `table="runs"`: for the rows of each columnar state that changed or were used last."""
     rocksdb_bases: bool = True
     """With `table="rocksdb"`: bases are RocksDB's own files, and only the new ones are uploaded. If false, they are
     entries, as with `table="heap"`. May change between two runs."""

@@ -26,7 +26,6 @@ from statebackend._checkpoint.materialization.bases import (
     base_of,
     key_groups_to_write,
     pack,
-    ranges_of,
     with_bases,
 )
 from statebackend._checkpoint.rescale import range_of
@@ -47,6 +46,7 @@ from statebackend.ids import (
     RocksDBFile,
     SequenceNumber,
     all_key_groups,
+    ranges_of,
 )
 
 ALL = all_key_groups(16)

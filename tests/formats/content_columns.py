@@ -8,6 +8,7 @@ from statebackend._codec.change_sets.changes import ChangeSet, change_set
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.table_schema import TableSchema, table_schema, type_in
+from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import SequenceNumber, all_key_groups
 from tests.columns.column_types import array
@@ -80,6 +81,15 @@ def every_type() -> list[ChangeSet]:
     """A column of each type: as logged, and in a base, with hashes."""
     of = filled(COLUMNS, KEY_TYPE, KEYS)
     return [_set_of("0-127", 1, list(of.drain(3))), _set_of("base", 0, base_of(of.copy(), range(128), 128, 3))]
+
+
+def in_pages() -> list[ChangeSet]:
+    """A column of each type in a base of a table over runs."""
+    of = RunTable(described(COLUMNS, KEY_TYPE), OwnedKeys(all_key_groups(128), 128))
+    rows, _ = of.find_or_add(pa.array(KEYS, KEY_TYPE))
+    of.scatter(rows, batch(COLUMNS))
+    list(of.drain(3))
+    return [_set_of("base", 0, base_of(of.copy(), range(128), 128, 3))]
 
 
 def _set_of(log_id: str, number: int, changes: list[ColumnChanges]) -> ChangeSet:

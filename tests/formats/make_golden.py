@@ -62,6 +62,7 @@ def golden_files() -> dict[str, bytes]:
         "segment-v2-example.bin": segment(content_v2.EXAMPLE, "none"),
         "segment-v2-columns-example.bin": b"".join(encode_segment(content_columns.example(), "none").chunks),
         "segment-v2-columns.bin": b"".join(encode_segment(content_columns.every_type(), "none").chunks),
+        "segment-v2-pages.bin": b"".join(encode_segment(content_columns.in_pages(), "zstd").chunks),
         "segment-v2-kinds.bin": segment(content_v1.KINDS, "none"),
         **{f"segment-v2-{name}.bin": segment(content_v2.SEGMENT, name) for name in COMPRESSIONS},
         "local-snapshot-v1.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_SNAPSHOT, LocalSnapshot)),

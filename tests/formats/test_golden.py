@@ -2,6 +2,7 @@
 
 import zlib
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +15,11 @@ from statebackend._codec.frame import FrameHeader
 from statebackend._codec.local_snapshot import LocalSnapshot, decode_local_snapshot
 from statebackend._codec.segment import decode_segment
 from statebackend._codec.staged import decode_part
+from statebackend._runs.page_map import PlacedPart
+from statebackend._runs.run_file import open_run
+from statebackend._runs.run_table import RunTable
 from statebackend._state.declared import KeyedStates
+from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import (
     EMPTY_RANGE,
     ClockMark,
@@ -49,6 +54,7 @@ def test_every_golden_file_is_tested() -> None:
     assert {path.name for path in GOLDEN.iterdir()} == {name for name, _ in SEGMENTS} | {
         "segment-v2-columns-example.bin",
         "segment-v2-columns.bin",
+        "segment-v2-pages.bin",
         "commit-v1.bin",
         "claim-v1.bin",
         "commit-v1-history.bin",
@@ -154,6 +160,23 @@ def test_columns_hold_what_was_written() -> None:
     rows = of.find(pa.array([*content_columns.EXAMPLE_KEYS, *content_columns.EXAMPLE_DROPPED]))
     assert rows[2] == -1
     assert of.gather(rows[:2]).equals(content_columns.batch(content_columns.EXAMPLE))
+
+
+def test_pages_hold_what_was_written(tmp_path: Path) -> None:
+    """Of every type; decoded as a whole, and looked up in the file."""
+    data = (GOLDEN / "segment-v2-pages.bin").read_bytes()
+    keys = pa.array(content_columns.KEYS, content_columns.KEY_TYPE)
+    ((_, changes),) = decode_segment(data, "golden")
+    in_memory = content_columns.table(content_columns.COLUMNS, content_columns.KEY_TYPE)
+    for each in changes:
+        in_memory.apply(each)
+    over = RunTable(in_memory.described, OwnedKeys(all_key_groups(128), 128))
+    handle = Handle("golden", 0, len(data), zlib.crc32(data))
+    (part,) = open_run(GOLDEN / "segment-v2-pages.bin", handle).parts
+    over.attach([PlacedPart(part, (all_key_groups(128),), is_whole=True)])
+    for of in (in_memory, over):
+        assert of.gather(of.find(keys)).equals(content_columns.batch(content_columns.COLUMNS))
+        assert of.num_rows == len(keys)
 
 
 @pytest.mark.parametrize(

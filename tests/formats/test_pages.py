@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from statebackend._codec import cells as cell_format
-from statebackend._codec import commit, compression, frame, local_snapshot, schema, segment, staged
-from statebackend._codec.change_sets import column_changes, keyed_changes, parts, state_change
+from statebackend._codec import commit, compression, frame, local_snapshot, pages, schema, segment, staged
+from statebackend._codec.change_sets import column_changes, keyed_changes, paged_changes, parts, state_change
 from statebackend._codec.commit import Claim, Commit
 from statebackend._columns import table_schema as column_schema
 from statebackend._log import names
@@ -26,6 +26,7 @@ CELLS_PAGE = (PAGES / "cells.md").read_text(encoding="utf-8")
 COLUMNS_PAGE = (PAGES / "columns.md").read_text(encoding="utf-8")
 COMMIT_PAGE = (PAGES / "commit.md").read_text(encoding="utf-8")
 OUTPUT_PAGE = (PAGES / "staged-output.md").read_text(encoding="utf-8")
+PAGES_PAGE = (PAGES / "pages.md").read_text(encoding="utf-8")
 LOCAL_PAGE = (PAGES / "local-snapshot.md").read_text(encoding="utf-8")
 
 
@@ -61,6 +62,8 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         (SEGMENT_PAGE, column_changes),
         (SEGMENT_PAGE, state_change),
         (COLUMNS_PAGE, column_schema),
+        (PAGES_PAGE, paged_changes),
+        (PAGES_PAGE, pages),
         (COMMIT_PAGE, commit),
         (COMMIT_PAGE, schema),
         (COMMIT_PAGE, names),
@@ -76,6 +79,8 @@ def field_names(type_: type[msgspec.Struct]) -> list[str]:
         "column changes",
         "records",
         "schema of columns",
+        "paged changes",
+        "pages",
         "commit",
         "schema",
         "names",

@@ -25,23 +25,31 @@ import anyio
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.fetch import Fetched
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.materialization.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.materialization.entry_bases import EntryBases
 from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._checkpoint.materialization.tiers import Neighbours
+from statebackend._checkpoint.run_files import RunFiles
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._runs.open_base import OpenBase
 from statebackend._state.declared import KeyedStates
+from statebackend._tables.snapshot import StatesSnapshot
+from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Observer, UploadedSegment
 from statebackend.errors import BackendClosedError
-from statebackend.ids import ChangeSetHandle, CheckpointId, RangeState
+from statebackend.ids import Base, ChangeSetHandle, CheckpointId, RangeState
 
 FIRST_WAIT_MIN_S: Final = 1.0
 FIRST_WAIT_SHARE: Final = 4.0
 """The first checkpoint waits for bases begun at the opening this many times as long as the restore took, or
 `FIRST_WAIT_MIN_S`. A restore takes longer the longer bases are missing, so in the end the wait is long enough."""
+
+OPENED_AT_ONCE: Final = 4
+"""Bases that were just written are opened again so many at a time, where tables look up in them."""
 
 _logger = logging.getLogger(__name__)
 
@@ -71,6 +79,7 @@ class BaseWriter:
         segment_bytes_max: int,
         changed: Iterable[int],
         rocksdb: RocksDBBases | None = None,
+        runs: RunFiles | None = None,
         threads: WorkerThreads,
         tasks: TaskGroup,
         clock: Clock,
@@ -78,6 +87,8 @@ class BaseWriter:
     ) -> None:
         self._states = states
         self._rocksdb = rocksdb
+        self._runs = runs
+        self._opened: tuple[Sequence[OpenBase], StatesSnapshot] | None = None  # of `_bases`, for the tables
         self._entries = EntryBases(scheduler, segment_bytes_max=segment_bytes_max, threads=threads)
         self._threads = threads
         self._scheduler = scheduler
@@ -137,7 +148,7 @@ class BaseWriter:
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE:
             return
-        due = due or self._cannot_merge
+        due = due or self._cannot_merge or self._states.want_base
         if not self._schedule.is_due(committed, now_s, in_files=rocksdb is not None, due=due, opening=opening):
             if not opening:
                 self._begin_merge(committed.changelog)
@@ -150,9 +161,7 @@ class BaseWriter:
             write = partial(self._write_files, rocksdb, begun, key_groups, handles)
         else:
             key_groups = key_groups_to_write(self._changed, committed.bases, committed.rocksdb)
-            write = partial(
-                self._entries.write, self._states.snapshot(), key_groups, handles, self._uploaded, self._pause
-            )
+            write = partial(self._write_entries, self._states.snapshot(), key_groups, handles)
         if self._start(partial(self._run, write, key_groups)):
             # Groups changed from here on are not in this run: they count as changed since the bases it writes.
             self._changed = set[int]()
@@ -183,6 +192,9 @@ class BaseWriter:
         if bases is not None and bases is self._bases:
             if self._rocksdb is not None and bases.rocksdb is not None:
                 self._rocksdb.confirmed(bases.rocksdb)
+            if self._opened is not None:
+                self._states.replace_runs(self._opened[0], bases.key_groups, self._opened[1])
+                self._opened = None
             self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
 
     def refused(self, bases: Bases | None) -> None:
@@ -249,6 +261,18 @@ class BaseWriter:
                 self._discard()
             self._ended.set()
 
+    async def _write_entries(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> Bases:
+        bases = await self._entries.write(snapshot, key_groups, handles, self._uploaded, self._pause)
+        if self._runs is not None:  # now, in the background: a damaged copy is no base
+            opened: list[OpenBase] = []
+
+            async def take(_: Base, found: Fetched[OpenBase]) -> None:
+                opened.append(found.content)
+
+            await in_order(bases.written, self._runs.open, take, concurrency_max=OPENED_AT_ONCE)
+            self._opened = opened, snapshot
+        return bases
+
     async def _write_files(
         self, rocksdb: RocksDBBases, begun: RocksDBBaseFiles, key_groups: frozenset[int], handles: int
     ) -> Bases:
@@ -303,6 +327,7 @@ class BaseWriter:
     def _discard(self) -> None:
         if self._rocksdb is not None and self._bases is not None and self._bases.rocksdb is not None:
             self._rocksdb.discarded(self._bases.rocksdb)
+        self._opened = None
         if self._uploaded:
             self._discarded = self._scheduler.discard(self._uploaded)
             self._uploaded = []

@@ -16,7 +16,17 @@ from typing import Final, TypeVar
 import msgspec
 
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
-from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase, SequenceNumber
+from statebackend._codec.change_sets.paged_changes import is_paged
+from statebackend.ids import (
+    Base,
+    ChangeSetHandle,
+    Handle,
+    KeyGroupRange,
+    RangeState,
+    RocksDBBase,
+    SequenceNumber,
+    ranges_of,
+)
 from statebackend.settings import KiB, MiB
 
 LOG_ID: Final = "base"
@@ -121,22 +131,13 @@ def base_of(piece: Piece, segment: Handle) -> Base:
     return Base(segment, piece.key_groups, sum(map(len, piece.key_groups)))
 
 
-def ranges_of(groups: Iterable[int]) -> tuple[KeyGroupRange, ...]:
-    """The fewest ranges that hold exactly these groups, in order."""
-    ranges: list[list[int]] = []
-    for group in sorted(groups):
-        if ranges and ranges[-1][1] == group - 1:
-            ranges[-1][1] = group
-        else:
-            ranges.append([group, group])
-    return tuple(KeyGroupRange(first, last) for first, last in ranges)
-
-
 def _frames(changes: Iterable[Changes]) -> Iterator[ChangeSet]:
+    """Rows in pages have frames of their own: these are not compressed."""
     number, size_bytes, reached = 0, 0, -1
     frame: list[Changes] = []
     for each in changes:
-        if size_bytes >= (FRAME_BYTES_MIN if each.span.first > reached else FRAME_BYTES_MAX):
+        is_full = size_bytes >= (FRAME_BYTES_MIN if each.span.first > reached else FRAME_BYTES_MAX)
+        if is_full or (frame and is_paged(each) != is_paged(frame[0])):
             yield change_set(LOG_ID, SequenceNumber(number), frame)
             number, size_bytes, frame = number + 1, 0, []
         frame.append(each)

@@ -4,6 +4,7 @@
     part    := kind:u8 state_id:u32 records:u32 length:u32 body      little-endian; `body` has `length` bytes
     kind    := 1 changes of a keyed state (see `keyed_changes`)
              | 2 changes of a columnar state (see `column_changes`)
+             | 3 rows of a columnar state in pages (see `paged_changes`)
 
 A part is self-contained: its bytes alone are enough to replay the changes, to leave out some key groups, or to log them
 again. The kinds of parts are in `KINDS`.
@@ -16,10 +17,12 @@ from typing import Final
 from statebackend._codec.change_sets.changes import Changes, Only
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
+from statebackend._codec.change_sets.paged_changes import PagedChanges
 
-KINDS: Final[Mapping[int, type[Changes]]] = {each.kind: each for each in (KeyedChanges, ColumnChanges)}
+KINDS: Final[Mapping[int, type[Changes]]] = {each.kind: each for each in (KeyedChanges, ColumnChanges, PagedChanges)}
 """The kinds of changes by their code. Codes are stored: never reuse one."""
-_HEAD = struct.Struct("<BIII")
+PART_HEAD: Final = struct.Struct("<BIII")
+"""The head of a part: kind, state id, records, and the bytes of the body."""
 
 
 class UnknownKindError(ValueError):
@@ -34,7 +37,7 @@ def encode_parts(changes: Iterable[Changes]) -> bytearray:
     encoded = bytearray()
     for each in changes:
         body = each.body()
-        encoded += _HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body)))
+        encoded += PART_HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body)))
         for chunk in body:
             encoded += chunk
         del body
@@ -50,10 +53,10 @@ def decode_parts(raw: bytes | bytearray | memoryview, only: Only | None = None) 
     view = memoryview(raw)
     offset = 0
     while offset < len(view):
-        if offset + _HEAD.size > len(view):
+        if offset + PART_HEAD.size > len(view):
             raise ValueError(f"the head of a part is cut off at {offset}")
-        kind, state_id, records, length = _HEAD.unpack_from(view, offset)
-        offset += _HEAD.size
+        kind, state_id, records, length = PART_HEAD.unpack_from(view, offset)
+        offset += PART_HEAD.size
         if offset + length > len(view):
             raise ValueError(f"a part is cut off at {offset}")
         if only is None or only.state_id == state_id:

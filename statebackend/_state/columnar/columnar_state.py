@@ -129,17 +129,18 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
 
         Each is as `to_arrow` would return it. Raises `InputError` where keys come or go between two of them.
         """
-        schema, rows = self._scanned_schema(columns, key), self._rows.live()
-        if key_groups is not None:
-            rows = rows[np.isin(self._rows.table.groups(rows), list(key_groups))]
-        for some in self._rows.chunks(rows):
-            arrays = [self._rows.table.keys(some), *self._rows.gather(some, None, schema.names[1:]).columns]
-            self._rows.note_read(some)
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        schema, groups = self._scanned_schema(columns, key), None if key_groups is None else list(key_groups)
+        for rows in self._rows.pieces():
+            wanted = rows if groups is None else rows[np.isin(self._rows.table.groups(rows), groups)]
+            for some in self._rows.chunks(wanted):
+                arrays = [self._rows.table.keys(some), *self._rows.gather(some, None, schema.names[1:]).columns]
+                self._rows.note_read(some)
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def clear(self) -> None:
         """Remove every key."""
-        self._rows.drop(self._rows.table.live_rows())
+        for rows in self._rows.table.pieces():
+            self._rows.drop(rows)
 
     # -------------------------------------------------------------------------------------------- one key at a time
 
@@ -171,16 +172,19 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         return bool(self._rows.find(self._one(key))[0] >= 0)
 
     def __iter__(self) -> Iterator[Key]:
-        ahead = self._ahead = RowsAhead(self._rows, self._rows.live())
-        yield from ahead.giving()
+        for rows in self._rows.pieces():
+            ahead = self._ahead = RowsAhead(self._rows, rows)
+            yield from ahead.giving()
+            if self._rows.table.rows_leave:
+                self._ahead = None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def popitem(self) -> tuple[Key, Row]:
         """Remove some key, and return it with its row. Raises `KeyError` where there is none."""
-        rows = self._rows.live()[-1:]
-        if not len(rows):
+        rows = next((piece[-1:] for piece in self._rows.pieces() if len(piece)), None)
+        if rows is None:
             raise KeyError("the state is empty")
         (key,), (row,) = plain_keys(self._rows.table.keys(rows)), plain_of(self._rows.gather(rows, None))
         self._rows.drop(rows)

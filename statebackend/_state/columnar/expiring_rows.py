@@ -27,7 +27,7 @@ READ_AT_ONCE: Final = 1 << 16
 class ExpiringRows:
     """The rows of a table, under a time-to-live or without one. Rows are numpy int64 arrays, -1 for none."""
 
-    __slots__ = ("_comings", "_is_stamped", "_moves", "_sweeping", "_written", "drains", "names", "table", "ttl")
+    __slots__ = ("_comings", "_is_stamped", "_moves", "_written", "drains", "names", "table", "ttl")
 
     def __init__(self, table: ColumnTable) -> None:
         self.table: Final = table
@@ -39,7 +39,6 @@ class ExpiringRows:
         self._moves = 0  # how often keys may have got or lost a row, also by writing to an expired one
         self._comings = 0  # how often keys came or went
         self._written = 0  # rows written since the last drain
-        self._sweeping: Integers = np.empty(0, np.int64)  # those that are still to be checked for expiry
 
     def declare(self, columns: TableSchema, ttl: TimeToLive | None) -> None:
         """Apply a declaration. Raises `StateTypeError` where the table has rows that cannot get these columns."""
@@ -106,14 +105,19 @@ class ExpiringRows:
                 self._comings += 1
             raise
 
-    def live(self) -> Integers:
-        """The rows of all keys."""
-        rows = self.table.live_rows()
-        is_expired = self.expired(rows)
-        return rows if is_expired is None else rows[~is_expired]
+    def pieces(self) -> Iterator[Integers]:
+        """The rows of all keys, in pieces: each is good until the next is asked for.
+
+        Raises `InputError` where keys came or went between two of them.
+        """
+        before = self.drains, self._comings
+        for rows in self.table.pieces():
+            self._check_same_keys(before)
+            is_expired = self.expired(rows)
+            yield rows if is_expired is None else rows[~is_expired]
 
     def __len__(self) -> int:
-        return self.table.num_rows if self.ttl is None else len(self.live())
+        return self.table.num_rows if self.ttl is None else sum(map(len, self.pieces()))
 
     def expired(self, rows: Integers) -> Flags | None:
         """For each of these rows, True if it has expired; `None` if none has."""
@@ -169,8 +173,7 @@ class ExpiringRows:
         """The rows, some at a time. Raises `InputError` where keys came or went meanwhile."""
         before = self.drains, self._comings
         for start in range(0, len(rows), READ_AT_ONCE):
-            if (self.drains, self._comings) != before:
-                raise InputError("the state's keys changed while it was read: read all of it first")
+            self._check_same_keys(before)
             yield rows[start : start + READ_AT_ONCE]
 
     def drain(self, state_id: int) -> Iterator[Changes]:
@@ -186,10 +189,11 @@ class ExpiringRows:
             yield from changes.cut(PART_BYTES_MAX)
 
     def _sweep(self, count: int) -> None:
-        if not len(self._sweeping):
-            self._sweeping = self.table.live_rows()
-        some, self._sweeping = self._sweeping[:count], self._sweeping[count:]
-        some = some[self.table.which_live(some)]
+        some = self.table.window(count)
         is_expired = self.expired(some)
         if is_expired is not None:
             self.drop(some[is_expired])
+
+    def _check_same_keys(self, before: tuple[int, int]) -> None:
+        if (self.drains, self._comings) != before:
+            raise InputError("the state's keys changed while it was read: read all of it first")

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, fetch_frames, frames_of
-from statebackend._checkpoint.materialization.bases import ranges_of
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
@@ -23,7 +22,7 @@ from statebackend._tables.key_groups import key_group
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError, DataError, InputError
-from statebackend.ids import Base, ChangeSetHandle, Handle, Key
+from statebackend.ids import Base, ChangeSetHandle, Handle, Key, ranges_of
 from statebackend.settings import KiB
 
 WHOLE_BYTES_MAX: Final = 128 * KiB

@@ -1,0 +1,259 @@
+"""Rows of a columnar state in pages of one size, in which a row is found and read without decoding the others.
+
+    page    := rows:u32 zero:u32 hash:u64* group:u16* key+ value* valid* bytes* zero*        little-endian
+    key, value := item* | place*       places: where each string begins in the page, and where the last one ends
+    valid   := bits, the first in the lowest bit of the first byte       for each value column: 0 for a null
+    bytes   := those of a column of strings, one behind the other
+
+Rows are in order of key group, then of hash. Where an array begins follows from the number of rows alone, so the same
+column of many rows in many pages is read by one call of numpy. Places take two bytes in pages below 64 KiB, else four.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from statebackend._codec.change_sets.changes import GROUP, KeyGroups
+from statebackend._codec.columns import Column, Fixed, Integers, Octets, Strings, gathered, items_at, starts_of
+from statebackend._codec.xxh64 import Hashes
+
+PAGE_BYTES_MIN: Final = 4096
+STRING: Final = "string"
+_HEAD: Final = 8
+_ROW: Final = 10  # hash and key group
+_SHORT_PLACES_MAX: Final = 1 << 16
+
+Pages = Octets
+"""Pages one behind the other."""
+
+
+class StoredColumn(msgspec.Struct, frozen=True, array_like=True):
+    """A column of the pages: its name, empty for a part of the keys; its type in words; and the items of its array."""
+
+    name: str
+    type: str
+    item: str
+
+
+class PageLayout:
+    """How rows with these columns lie in pages of `page_bytes`."""
+
+    def __init__(self, keys: Sequence[StoredColumn], columns: Sequence[StoredColumn], page_bytes: int) -> None:
+        self.keys: Final = tuple(keys)
+        self.columns: Final = tuple(columns)
+        self.page_bytes: Final = page_bytes
+        self._place = np.dtype("<u2" if page_bytes < _SHORT_PLACES_MAX else "<u4")
+        self._at: dict[StoredColumn, tuple[int, int]] = {}  # where each array begins: a constant, and for each row
+        constant, row = _HEAD, _ROW
+        for each in (*self.keys, *self.columns):
+            self._at[each] = constant, row
+            row += self.dtype_of(each).itemsize
+            constant += self._place.itemsize if each.item == STRING else 0
+        self._constant, self._row = constant, row
+
+    @property
+    def room(self) -> int:
+        """The bytes of strings that a page has room for beside a row of its own."""
+        return self.page_bytes - self._constant - self._row - 2 * len(self.columns)
+
+    def dtype_of(self, column: StoredColumn) -> np.dtype[Any]:
+        """The items of the column's array."""
+        return self._place if column.item == STRING else dtype_of(column.item)
+
+    def fixed_bytes(self, rows: Any) -> Any:
+        """The bytes of so many rows, without those of strings."""
+        return self._constant + self._row * rows + len(self.columns) * ((rows + 7) // 8)
+
+    def begins(self, strings: Integers) -> Sequence[int]:
+        """The row each page begins with, and the number of rows at the end. `strings`: the bytes of each row's.
+
+        Raises `ValueError` for a row that is larger than a page.
+        """
+        eighth = len(self.columns)  # eighths of a byte for each row, rounded up once for each page
+        ends = np.zeros(len(strings) + 1, np.int64)
+        np.cumsum(8 * (self._row + strings) + eighth, out=ends[1:])
+        reached, room = ends.tolist(), 8 * (self.page_bytes - self._constant - eighth)
+        begins = [0]
+        while begins[-1] < len(strings):
+            begin = begins[-1]
+            if (end := bisect_right(reached, reached[begin] + room, begin) - 1) == begin:
+                raise ValueError("a row is larger than a page")
+            begins.append(end)
+        return begins
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def written(
+        self,
+        begins: Sequence[int],
+        hashes: Hashes,
+        groups: KeyGroups,
+        keys: Sequence[Column],
+        columns: Sequence[Column],
+    ) -> Pages:
+        """The pages of these rows, which are in order. `begins`: as `begins` gives them."""
+        starts_with: Integers = np.asarray(begins, np.int64)
+        counts: Integers = starts_with[1:] - starts_with[:-1]
+        out = np.zeros(len(counts) * self.page_bytes, np.uint8)
+        starts = np.arange(len(counts)) * self.page_bytes
+        items_at(out, 4)[starts] = counts.astype("<u4").view("V4")
+        page = np.repeat(np.arange(len(counts)), counts)
+        at, row, count = starts[page], np.arange(len(page)) - np.repeat(starts_with[:-1], counts), counts[page]
+        items_at(out, 8)[at + _HEAD + 8 * row] = np.ascontiguousarray(hashes, "<u8").view("V8")
+        items_at(out, 2)[at + _HEAD + 8 * count + 2 * row] = np.ascontiguousarray(groups, "<u2").view("V2")
+        free = self.fixed_bytes(counts)  # where in each page the next strings begin
+        for each, column in zip((*self.keys, *self.columns), (*keys, *columns), strict=True):
+            constant, of_row = self._at[each]
+            width = self.dtype_of(each).itemsize
+            array = at + constant + of_row * count + width * row
+            if isinstance(column, Fixed):
+                items_at(out, width)[array] = np.ascontiguousarray(column.values).view(f"V{width}")
+            else:
+                free = self._write_strings(out, column, begins, starts, free=free, array=array)
+        for number, column in enumerate(columns):
+            self._write_valid(out, number, column, counts, starts)
+        return out
+
+    def _write_strings(
+        self, out: Pages, column: Strings, begins: Sequence[int], starts: Integers, *, free: Integers, array: Integers
+    ) -> Integers:
+        """Write strings and their places. Returns where the strings of the next column begin."""
+        octets, width = gathered(column.data, column.starts, column.lengths), self._place.itemsize
+        ends = np.zeros(len(column.lengths) + 1, np.int64)
+        np.cumsum(column.lengths, out=ends[1:])
+        bounds = ends[np.asarray(begins)]
+        in_page = np.repeat(free - bounds[:-1], np.diff(begins))  # from places in `octets` to places in the page
+        places = items_at(out, width)
+        places[array] = (ends[:-1] + in_page).astype(self._place).view(f"V{width}")
+        lasts = np.asarray(begins[1:], np.int64) - 1
+        places[array[lasts] + width] = (ends[1:][lasts] + in_page[lasts]).astype(self._place).view(f"V{width}")
+        for to, begin, end in zip((starts + free).tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            out[to : to + end - begin] = octets[begin:end]
+        beyond: Integers = free + (bounds[1:] - bounds[:-1])
+        return beyond
+
+    def _write_valid(self, out: Pages, number: int, column: Column, counts: Integers, starts: Integers) -> None:
+        begins = starts + self._constant + self._row * counts + number * ((counts + 7) // 8)
+        first = 0
+        for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
+            octets = (count + 7) // 8
+            if column.valid is None:
+                out[begin : begin + octets] = 255
+            else:
+                out[begin : begin + octets] = np.packbits(column.valid[first : first + count], bitorder="little")
+            first += count
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def counts(self, pages: Pages) -> Integers:
+        """The number of rows in each page. Raises `ValueError` for one that no page has."""
+        starts = np.arange(0, len(pages), self.page_bytes)
+        counts: Integers = items_at(pages, 4)[starts].view("<u4").astype(np.int64)
+        if len(counts) and (counts.min() < 1 or self.fixed_bytes(int(counts.max())) > self.page_bytes):
+            raise ValueError("a page with an impossible number of rows")
+        return counts
+
+    def rows(self, pages: Pages, page: Integers, row: Integers) -> "PageRows":
+        """These rows of these pages."""
+        return PageRows(self, pages, page * self.page_bytes, row, self.counts(pages)[page])
+
+    def all_rows(self, pages: Pages) -> "PageRows":
+        """Every row, in order."""
+        counts = self.counts(pages)
+        page = np.repeat(np.arange(len(counts)), counts)
+        row = np.arange(len(page)) - np.repeat(starts_of(counts), counts)
+        return PageRows(self, pages, page * self.page_bytes, row, counts[page])
+
+    def place_of(self, column: StoredColumn) -> tuple[int, int]:
+        """Where the column's array begins in a page: a constant, and the bytes for each row of the page before it."""
+        return self._at[column]
+
+    @property
+    def valid_at(self) -> tuple[int, int]:
+        """Where the validity begins in a page, as `place_of`."""
+        return self._constant, self._row
+
+
+class PageRows:
+    """Some rows of pages, to be read column by column. `at`: where the page of each begins, which has `count` rows."""
+
+    __slots__ = ("_at", "_count", "_pages", "_row", "layout")
+
+    def __init__(self, layout: PageLayout, pages: Pages, at: Integers, row: Integers, count: Integers) -> None:
+        self.layout: Final = layout
+        self._pages = pages
+        self._at = at
+        self._row = row
+        self._count = count
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def taken(self, chosen: Any) -> "PageRows":
+        """The rows at these places."""
+        return PageRows(self.layout, self._pages, self._at[chosen], self._row[chosen], self._count[chosen])
+
+    def moved(self, steps: Integers | int) -> "PageRows":
+        """The rows so many places behind these, in the same pages."""
+        return PageRows(self.layout, self._pages, self._at, self._row + steps, self._count)
+
+    @property
+    def counts(self) -> Integers:
+        """How many rows the page of each row has."""
+        return self._count
+
+    def hashes(self) -> Hashes:
+        """The hash of each row's key."""
+        found: Hashes = items_at(self._pages, 8)[self._at + _HEAD + 8 * self._row].view("<u8")
+        return found
+
+    def groups(self) -> KeyGroups:
+        """The key group of each row."""
+        places = self._at + _HEAD + 8 * self._count + 2 * self._row
+        found: KeyGroups = items_at(self._pages, 2)[places].view("<u2").astype(GROUP)
+        return found
+
+    def keys(self) -> Sequence[Column]:
+        """The keys, a column for each part. Strings share the memory of the pages."""
+        return [self._array(each) for each in self.layout.keys]
+
+    def columns(self, names: Mapping[str, Any] | None = None) -> Mapping[StoredColumn, Column]:
+        """The value columns, or those of `names`."""
+        wanted = enumerate(self.layout.columns)
+        return {each: self._value(number, each) for number, each in wanted if names is None or each.name in names}
+
+    def _value(self, number: int, column: StoredColumn) -> Column:
+        constant, of_row = self.layout.valid_at
+        octet = self._at + constant + of_row * self._count + number * ((self._count + 7) // 8) + (self._row >> 3)
+        valid = (self._pages[octet] >> (self._row & 7).astype(np.uint8) & 1).view(np.bool_)
+        return self._array(column)._replace(valid=None if valid.all() else valid)
+
+    def _array(self, column: StoredColumn) -> Column:
+        constant, of_row = self.layout.place_of(column)
+        dtype = self.layout.dtype_of(column)
+        places = self._at + constant + of_row * self._count + dtype.itemsize * self._row
+        items = items_at(self._pages, dtype.itemsize)
+        values: npt.NDArray[Any] = items[places].view(dtype)
+        if column.item != STRING:
+            return Fixed(values != 0 if dtype == np.bool_ else values)
+        starts = values.astype(np.int64)
+        ends = items[places + dtype.itemsize].view(dtype).astype(np.int64)
+        if (starts > ends).any() or ends.max(initial=0) > self.layout.page_bytes:
+            raise ValueError("a string that is not in its page")
+        return Strings(self._pages, self._at + starts, ends - starts)
+
+
+def dtype_of(item: str) -> np.dtype[Any]:
+    """The type of items with this name. Raises `ValueError` or `TypeError` for a name that is none."""
+    return np.dtype(item if item[0] in "V?" else f"<{item}")
+
+
+def item_of(column: Column) -> str:
+    """The name of the items of a column."""
+    if isinstance(column, Strings):
+        return STRING
+    return "?" if column.values.dtype == np.bool_ else column.values.dtype.str.lstrip("<|")

@@ -1,0 +1,325 @@
+"""Where the rows of one state lie: which page has the row of a key, over all the segments that hold the state.
+
+    fence   0<<32   first page of base A, groups 0 to 62        a key is in the page of the last fence that is not
+    fence   ...     each further page of A                      behind its order, or before that if the orders are equal
+    fence  63<<32   first page of base B, group 63
+    fence  64<<32   no page: no base has these groups
+
+No two bases stand for one key group, so neither do two pages for one key. Immutable: a copy of a table shares it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
+from statebackend._codec.columns import Flags, Integers, Octets
+from statebackend._codec.pages import PageLayout, PageRows
+from statebackend._codec.xxh64 import Hashes
+from statebackend._columns.keys import HashedKeys, Parts, same_parts, taken
+from statebackend._runs.run_file import RunPart, proper
+from statebackend._tables.key_groups import groups_of_hashes
+from statebackend.ids import KeyGroupRange, ranges_of
+from statebackend.settings import MiB
+
+READ_BYTES_MAX: Final = 8 * MiB
+"""Pages that a look-up reads together."""
+STREAMED_PAGES: Final = 128
+"""Pages of a part that are read together, one behind the other."""
+NO_PAGE: Final = -1
+_BITS: Final = 32
+
+
+class PlacedPart(NamedTuple):
+    """A part, and the key groups that its base stands for now, and whether these are all that it was written for."""
+
+    part: RunPart
+    key_groups: tuple[KeyGroupRange, ...]
+    is_whole: bool
+
+    def without(self, key_groups: frozenset[int]) -> "PlacedPart | None":
+        """The part without these key groups, `None` if nothing is left of it."""
+        groups = [group for each in self.key_groups for group in each]
+        left = [group for group in groups if group not in key_groups]
+        if len(left) == len(groups):
+            return self
+        return PlacedPart(self.part, ranges_of(left), is_whole=False) if left else None
+
+
+class FoundRows(NamedTuple):
+    """Rows that a look-up has found, good until the next ones, and their numbers among the keys, ascending."""
+
+    numbers: Integers
+    rows: PageRows
+    key: str
+
+    def changes(self) -> PagedChanges:
+        """The changes that set the rows. Raises `CorruptSegmentError`."""
+        return proper(self.key, lambda: PagedChanges.of_rows(0, self.rows))
+
+
+class TakesRuns(ABC):
+    """A table that looks up in pages: `RunTable`, which needs an extra, so that not everybody can import it."""
+
+    epoch: int
+    """Number of copies made so far; of a copy, which one it is."""
+
+    @property
+    @abstractmethod
+    def has_too_many_changes(self) -> bool:
+        """True if a base is wanted, so that rows can leave the memory."""
+
+    @property
+    @abstractmethod
+    def groups_in_no_run(self) -> frozenset[int]:
+        """The key groups of rows that no run has."""
+
+    @abstractmethod
+    def attach(self, parts: Sequence[PlacedPart]) -> None:
+        """Have the rows of these parts, too: those of a restored base. Call it before changes since are applied."""
+
+    @abstractmethod
+    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], epoch: int) -> None:
+        """Have these parts in place of what there was of `key_groups`: they were made of the copy of that epoch."""
+
+
+class _StreamedPages(NamedTuple):
+    """Pages of a part that are streamed together. `order`: the least that a row of the groups can have in them."""
+
+    part: RunPart
+    groups: KeyGroupRange
+    pages: range
+    order: int
+
+
+class PageMap:
+    """The pages of one state. `parts` are in order within each base."""
+
+    def __init__(self, parts: Sequence[PlacedPart] = (), *, max_parallelism: int) -> None:
+        self.parts: Final = tuple(parts)
+        self._max_parallelism = max_parallelism
+        self._parts = [each.part for each in self.parts]
+        first: Integers = np.cumsum([0, *(part.head.pages for part in self._parts)])
+        self._first_pages: Integers = first[:-1]
+        self._layouts: list[PageLayout] = []
+        self._layout_of = [self._layout_number(part) for part in self._parts]
+        self._fences, self._pages, self._is_first = self._fenced(first)
+        self.count: Final = sum(self._live_rows(each) for each in self.parts)
+        """The number of rows. Counting those of a base that stands for a part of its groups reads pages of it."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
+        """The rows of those keys that are there. Raises as `RunPart.read`."""
+        if not self._parts or not len(keys.hashes):
+            return
+        largest = max(layout.page_bytes for layout in self._layouts)
+        buffer = np.empty(max(largest, min(READ_BYTES_MAX, len(keys.hashes) * largest)), np.uint8)
+        orders = self._orders(keys.hashes)
+        sorted_numbers = np.argsort(orders, kind="stable")
+        fences = np.searchsorted(self._fences, orders[sorted_numbers], side="right") - 1
+        numbers = sorted_numbers
+        while len(numbers):
+            missed: list[Integers] = []
+            for some in self._together(fences):
+                is_found = np.zeros(len(some), np.bool_)
+                for found in self._find_in(keys, orders, numbers[some], self._pages[fences[some]], buffer):
+                    is_found[found.numbers] = True
+                    yield found._replace(numbers=numbers[some][found.numbers])
+                missed.append(some[~is_found])
+            left = np.concatenate(missed)
+            # The page before may end with rows of the same order.
+            behind = fences[left]
+            again = (self._fences[behind] == orders[numbers[left]]) & ~self._is_first[behind]
+            numbers, fences = numbers[left[again]], behind[again] - 1
+
+    def which(self, keys: HashedKeys) -> Flags:
+        """For each key, if there is a row of it."""
+        there = np.zeros(len(keys.hashes), np.bool_)
+        for found in self.find(keys):
+            there[found.numbers] = True
+        return there
+
+    def stream(self, span: KeyGroupRange) -> Iterator[tuple[PagedChanges, int]]:
+        """The rows of these key groups, in order, some pages at a time.
+
+        With each the least order that the next ones can have, or one beyond the last.
+        """
+        pieces = sorted(self._pieces(span), key=lambda piece: piece.groups.first)
+        orders = [each.order for each in pieces[1:]]
+        for piece, beyond in zip(pieces, [*orders, (span.last + 1) << _BITS], strict=False):
+            part = piece.part
+            pages = np.empty(len(piece.pages) * part.head.page_bytes, np.uint8)
+            part.read(np.arange(piece.pages.start, piece.pages.stop), pages)
+            changes = proper(part.key, partial(_decoded, part, pages))
+            if (wanted := changes.of_groups((piece.groups,))) is not None:
+                yield wanted, beyond
+
+    def _pieces(self, span: KeyGroupRange) -> Iterator["_StreamedPages"]:
+        """The steps of a stream of these key groups, in order within each base."""
+        for part, key_groups, _ in self.parts:
+            for groups in filter(None, (each.intersection(span) for each in key_groups)):
+                low, high = groups.first << _BITS, (groups.last + 1) << _BITS
+                orders = part.tail.orders
+                begin = max(0, int(np.searchsorted(orders, low, side="left")) - 1)
+                end = int(np.searchsorted(orders, high, side="left"))
+                for at in range(begin, end, STREAMED_PAGES):
+                    pages = range(at, min(end, at + STREAMED_PAGES))
+                    yield _StreamedPages(part, groups, pages, max(low, int(orders[at])))
+
+    def _orders(self, hashes: Hashes) -> Integers:
+        return orders_of(hashes, groups_of_hashes(hashes, self._max_parallelism))
+
+    def _layout_number(self, part: RunPart) -> int:
+        layout = part.head.layout()
+        for number, each in enumerate(self._layouts):
+            if (each.page_bytes, each.keys, each.columns) == (layout.page_bytes, layout.keys, layout.columns):
+                return number
+        self._layouts.append(layout)
+        return len(self._layouts) - 1
+
+    def _fenced(self, first: Integers) -> tuple[Integers, Integers, Flags]:
+        """The fences in order, the page of each, and whether the page before is of other key groups."""
+        fences: list[Integers] = [np.zeros(1, np.int64)]
+        pages: list[Integers] = [np.full(1, NO_PAGE)]
+        is_first: list[Flags] = [np.ones(1, np.bool_)]
+        by_base: dict[tuple[str, tuple[KeyGroupRange, ...]], list[int]] = {}
+        for number, placed in enumerate(self.parts):
+            by_base.setdefault((placed.part.key, placed.key_groups), []).append(number)
+        for (_, key_groups), numbers in by_base.items():
+            orders = np.concatenate([self._parts[number].tail.orders for number in numbers])
+            own: Integers = np.concatenate(
+                [np.arange(int(first[number]), int(first[number + 1])) for number in numbers]
+            )
+            for groups in key_groups:
+                low, high = groups.first << _BITS, (groups.last + 1) << _BITS
+                # The page that the first group begins in, then those that begin within the groups; then nothing.
+                begin = max(0, int(np.searchsorted(orders, low, side="left")) - 1)
+                end = int(np.searchsorted(orders, high, side="left"))
+                if begin < end:
+                    fences += [np.maximum(orders[begin:end], low), np.array([high])]
+                    pages += [own[begin:end], np.full(1, NO_PAGE)]
+                    flags = np.zeros(end - begin + 1, np.bool_)
+                    flags[0] = flags[-1] = True
+                    is_first.append(flags)
+        all_fences, all_pages = np.concatenate(fences), np.concatenate(pages)
+        # Of equal ones those without a page come first, so that a base that begins there counts.
+        order = np.lexsort((all_pages, all_fences))
+        return all_fences[order], all_pages[order], np.concatenate(is_first)[order]
+
+    def _together(self, fences: Integers) -> Iterator[Integers]:
+        """Keys, in order of their fences, that are looked up together, in pages that fit into memory."""
+        pages = self._pages[fences]
+        there = np.flatnonzero(pages != NO_PAGE)
+        if len(there) < len(pages):
+            yield np.flatnonzero(pages == NO_PAGE)
+        largest = max(layout.page_bytes for layout in self._layouts)
+        most = max(1, READ_BYTES_MAX // largest)
+        is_next = np.ones(len(there), np.bool_)
+        is_next[1:] = np.diff(fences[there]) != 0
+        number = (np.cumsum(is_next) - 1) // most
+        cuts = np.flatnonzero(np.diff(number)) + 1
+        if len(there):
+            yield from np.split(there, cuts)
+
+    def _find_in(
+        self, keys: HashedKeys, orders: Integers, numbers: Integers, pages: Integers, buffer: Octets
+    ) -> Iterator[FoundRows]:
+        """The rows of these keys in these pages, one for each key, in order; numbers count from the first of them."""
+        if not len(pages) or pages[0] == NO_PAGE:
+            return
+        part_of = np.searchsorted(self._first_pages, pages, side="right") - 1
+        layouts = np.asarray(self._layout_of)[part_of]
+        for number, layout in enumerate(self._layouts):
+            if not len(chosen := np.flatnonzero(layouts == number)):
+                continue
+            wanted, key = numbers[chosen], self._parts[int(part_of[chosen[0]])].key
+            rows = self._read(layout, pages[chosen], buffer)
+            match = partial(_matching, rows, orders[wanted], keys.hashes[wanted], taken(keys.parts, wanted))
+            found, steps = proper(key, match)
+            if len(found):
+                yield FoundRows(chosen[found], rows.taken(found).moved(steps), key)
+
+    def _read(self, layout: PageLayout, pages: Integers, buffer: Octets) -> PageRows:
+        """The first row of the page of each key; keys may have the same page."""
+        distinct, where = np.unique(pages, return_inverse=True)
+        size = layout.page_bytes
+        read = buffer[: len(distinct) * size]
+        part_of = np.searchsorted(self._first_pages, distinct, side="right") - 1
+        cuts = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(distinct)]
+        for start, end in pairwise(cuts):
+            number = int(part_of[start])
+            self._parts[number].read(distinct[start:end] - self._first_pages[number], read[start * size : end * size])
+        first = np.zeros(len(where), np.int64)
+        return proper(self._parts[int(part_of[0])].key, lambda: layout.rows(read, where, first))
+
+    def _live_rows(self, placed: PlacedPart) -> int:
+        if placed.is_whole:
+            return placed.part.records
+        return sum(
+            self._rows_before(placed.part, (each.last + 1) << _BITS)
+            - self._rows_before(placed.part, each.first << _BITS)
+            for each in placed.key_groups
+        )
+
+    def _rows_before(self, part: RunPart, order: int) -> int:
+        """The number of rows of a part before those of this order."""
+        page = int(np.searchsorted(part.tail.orders, order, side="left")) - 1
+        if page < 0:
+            return 0
+        read = np.empty(part.head.page_bytes, np.uint8)
+        part.read(np.array([page]), read)
+        rows = _all_rows(part, read)
+        found = proper(part.key, lambda: orders_of(rows.hashes(), rows.groups()))
+        return int(part.tail.begins[page]) + int(np.searchsorted(found, order, side="left"))
+
+
+def _all_rows(part: RunPart, pages: Octets) -> PageRows:
+    return proper(part.key, lambda: part.head.layout().all_rows(pages))
+
+
+def _decoded(part: RunPart, pages: Octets) -> PagedChanges:
+    return PagedChanges.of_rows(part.state_id, part.head.layout().all_rows(pages))
+
+
+def _matching(rows: PageRows, orders: Integers, hashes: Hashes, parts: Parts) -> tuple[Integers, Integers]:
+    """The numbers of the keys that are in their pages, and how far behind the first row, which is in `rows`."""
+    low, high = np.zeros(len(orders), np.int64), rows.counts
+    while (is_open := low < high).any():
+        middle = (low + high) >> 1
+        here = rows.moved(np.minimum(middle, rows.counts - 1))
+        is_before = (orders_of(here.hashes(), here.groups()) < orders) & is_open
+        low = np.where(is_before, middle + 1, low)
+        high = np.where(is_before | ~is_open, high, middle)
+    found: list[Integers] = [np.empty(0, np.int64)]
+    steps: list[Integers] = [np.empty(0, np.int64)]
+    pending = np.arange(len(orders))
+    while len(pending):
+        at = low[pending]
+        in_page = at < rows.counts[pending]
+        pending, at = pending[in_page], at[in_page]
+        here = rows.taken(pending).moved(at)
+        row_hashes = here.hashes()
+        is_hit = row_hashes == hashes[pending]
+        hits = np.flatnonzero(is_hit)
+        same = same_parts(taken(parts, pending[hits]), here.taken(hits).keys())
+        found.append(pending[hits[same]])
+        steps.append(at[hits[same]])
+        is_hit[hits[~same]] = False
+        going_on = ~is_hit & (orders_of(row_hashes, here.groups()) == orders[pending])
+        pending = pending[going_on]
+        low[pending] += 1
+    numbers, behind = np.concatenate(found), np.concatenate(steps)
+    by_number = np.argsort(numbers, kind="stable")
+    return numbers[by_number], behind[by_number]
+
+
+def in_order(parts: Sequence[RunPart]) -> bool:
+    """True if rows of one state in these parts of a segment are in order throughout: they can be looked up."""
+    orders = np.concatenate([part.tail.orders for part in parts])
+    return bool((orders[:-1] <= orders[1:]).all())

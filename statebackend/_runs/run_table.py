@@ -1,0 +1,356 @@
+"""A table of columns that outgrows memory: runs in files, and over them the rows that changed or were used last.
+
+Rows have numbers in the overlay alone. A look-up that misses there reads the pages of the keys and puts their rows into
+the overlay, so that everything else works as on a table in memory.
+
+    overlay    rows that the runs do not have as they are: they stay until a base has them
+               rows as the runs have them: the least recently used leave at a drain, if memory is short
+    gone       keys that a run may have, and that are there no more: until a base is without them
+    a key is   in the overlay, else not there if it is gone, else in the runs
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+
+from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.columns import Flags, Integers
+from statebackend._codec.xxh64 import Hashes
+from statebackend._columns.arrow import Array
+from statebackend._columns.column_table import ColumnTable, key_columns
+from statebackend._columns.growable import FixedColumn, StringColumn, grown
+from statebackend._columns.key_rows import KeyRows
+from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
+from statebackend._columns.table_schema import TableSchema, stored_columns
+from statebackend._runs.merged_runs import MergedRuns
+from statebackend._runs.page_map import PageMap, PlacedPart, TakesRuns
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.placed import Placed, WantedEntries
+from statebackend._tables.table import TableSize
+from statebackend.ids import KeyGroupRange
+from statebackend.settings import MiB
+
+UNKNOWN: Final = 0
+IN_RUNS: Final = 1
+IN_NO_RUN: Final = 2
+AS_IN_RUNS: Final = -1
+"""When a row changed, of one that was read from the runs."""
+ROW_BYTES: Final = 48
+"""Of a row in the overlay, beside its columns and keys: hash, index, flags, when it changed and was used."""
+
+
+class RunTable(ColumnTable, TakesRuns):
+    """As `ColumnTable`. `memory_bytes`: what the overlay may take, as far as its rows are in the runs, too.
+
+    A look-up raises `CorruptSegmentError` for a damaged page and `StoreUnavailableError` where the disk fails, before
+    anything is changed.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        keys: OwnedKeys,
+        *,
+        hash_keys: HashKeys = hash_parts,
+        memory_bytes: int = 128 * MiB,
+    ) -> None:
+        super().__init__(schema, keys, hash_keys=hash_keys)
+        self.epoch = 0
+        """Number of copies made so far."""
+        self._memory_bytes = memory_bytes
+        self._runs = PageMap(max_parallelism=keys.max_parallelism)
+        self._runs_epoch = AS_IN_RUNS  # what changed until then is in the runs
+        self._changed_at: Integers = np.zeros(0, np.int64)
+        self._used_at: Integers = np.zeros(0, np.int64)
+        self._origins = np.zeros(0, np.uint8)
+        self._origin = UNKNOWN  # of rows that are added
+        self._gone = KeyRows(key_columns(schema), keys, hash_keys)
+        self._gone_at: Integers = np.zeros(0, np.int64)
+        self._gone_origins = np.zeros(0, np.uint8)
+        self._now = 0  # counts look-ups
+        self._streams = 0  # iterations over all rows under way
+        self._cursor = 0  # the key group that the window is at in the runs
+        self._windowed: PageMap | None = None  # what `_window_runs` goes over
+        self._window_runs: Iterator[tuple[ColumnChanges, int]] = iter(())
+
+    rows_leave = True
+
+    # ------------------------------------------------------------------------------------------------ keys and rows
+
+    def find(self, keys: Array | HashedKeys) -> Integers:
+        keys = keys if isinstance(keys, HashedKeys) else self.hashed(keys)
+        rows = super().find(keys)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing) and len(self._runs):
+            self._load(keys, missing, rows)
+        self._now += 1
+        self._used_at[rows[rows >= 0]] = self._now
+        return rows
+
+    def find_or_add(self, keys: Array | HashedKeys) -> tuple[Integers, Flags]:
+        keys = keys if isinstance(keys, HashedKeys) else self.hashed(keys)
+        self.find(keys)  # now those in the runs are in the overlay
+        self._origin = IN_NO_RUN
+        try:
+            return super().find_or_add(keys)
+        finally:
+            self._origin = UNKNOWN
+
+    def find_one(self, key: object) -> int | None:
+        row = super().find_one(key)
+        if row is None or row >= 0 or not len(self._runs):
+            return row
+        return None  # `find` reads it from the runs
+
+    def drop(self, rows: Integers) -> None:
+        rows = np.unique(rows)
+        self._check_rows(rows, len(rows))
+        # A base that is being written of a copy may have the key, too.
+        left = rows if self._is_copied else rows[self._origins[rows] != IN_NO_RUN]
+        if self._is_copied or len(self._runs):
+            self._go(self._rows.keys(left), self._rows.hashes(left), self._origins[left])
+        super().drop(rows)
+
+    @property
+    def num_rows(self) -> int:
+        if not len(self._runs):
+            return super().num_rows
+        self._settle_origins()
+        live, gone = self._rows.live(), self._gone.live()
+        over = np.count_nonzero(self._origins[live] == IN_RUNS) + np.count_nonzero(self._gone_origins[gone] == IN_RUNS)
+        return len(live) + len(self._runs) - int(over)
+
+    def pieces(self) -> Iterator[Integers]:
+        """The rows of the overlay, then those of the runs: each piece leaves it again when the next one is asked for.
+
+        Unless it may be in use elsewhere: keys were looked up meanwhile, or another iteration is under way.
+        """
+        mine = self._rows.live()
+        is_mine = np.zeros(self._rows.used, np.bool_)
+        is_mine[mine] = True
+        self._streams += 1
+        try:
+            yield mine
+            for changes, _ in self._runs.stream(self._owned.key_groups):
+                rows, loaded = self._pulled(changes, is_mine)
+                looked_up = self._now
+                yield rows
+                if (self._now, self._streams) == (looked_up, 1):
+                    self._evict(loaded[self._which_leave(loaded)])
+        finally:
+            self._streams -= 1
+
+    def window(self, count: int) -> Integers:
+        found = [super().window(count)]
+        nobodys = np.zeros(0, np.bool_)
+        while count > 0 and len(self._runs):
+            if self._windowed is not self._runs:  # other runs: on from the same key group
+                span = KeyGroupRange(max(self._cursor, self._owned.key_groups.first), self._owned.key_groups.last)
+                self._windowed, self._window_runs = self._runs, self._runs.stream(span)
+            changes, _ = next(self._window_runs, (None, 0))
+            if changes is None:
+                self._windowed, self._cursor = None, 0
+                break
+            self._cursor = int(changes.groups[-1])
+            found.append(self._pulled(changes, nobodys)[0])
+            count -= changes.records
+        return np.unique(np.concatenate(found))
+
+    # ------------------------------------------------------------------------------------- changes, memory, and bases
+
+    def drain(self, state_id: int) -> Iterator[ColumnChanges]:
+        drained = [*super().drain(state_id)]
+        self._shrink()
+        return iter(drained)
+
+    def size(self) -> TableSize:
+        if not len(self._runs):
+            return super().size()
+        own = super().size()
+        live = self._rows.live()
+        unknown = np.count_nonzero(self._origins[live] == UNKNOWN) + np.count_nonzero(
+            self._gone_origins[self._gone.live()] == UNKNOWN
+        )
+        if not unknown and not any(isinstance(each, StringColumn) for each in self._columns.values()):
+            width = sum(each.dtype.itemsize for each in self._columns.values() if isinstance(each, FixedColumn))
+            return TableSize(self.num_rows, self.num_rows * width)
+        keys = self.num_rows if not unknown else own.keys + len(self._runs)
+        stored = sum(each.part.head.pages * each.part.head.page_bytes for each in self._runs.parts)
+        return TableSize(keys, own.size_bytes + stored, self)
+
+    @property
+    def has_too_many_changes(self) -> bool:
+        if self._memory_used() <= self._memory_bytes // 2:
+            return False
+        live = self._rows.live()
+        changed = np.count_nonzero(self._changed_at[live] > self._runs_epoch)
+        return bool(changed * self._row_bytes() > self._memory_bytes // 2)
+
+    @property
+    def groups_in_no_run(self) -> frozenset[int]:
+        live = self._rows.live()
+        return frozenset(np.unique(self.groups(live[self._changed_at[live] > self._runs_epoch])).tolist())
+
+    def attach(self, parts: Sequence[PlacedPart]) -> None:
+        self._runs = PageMap([*self._runs.parts, *parts], max_parallelism=self._owned.max_parallelism)
+
+    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], epoch: int) -> None:
+        # Everything that had changed by then is in the runs now.
+        kept = [left for each in self._runs.parts if (left := each.without(key_groups)) is not None]
+        self._runs = PageMap([*kept, *parts], max_parallelism=self._owned.max_parallelism)
+        self._runs_epoch = max(self._runs_epoch, epoch)
+        live = self._rows.live()
+        is_in_runs = self._changed_at[live] <= self._runs_epoch
+        self._origins[live] = np.where(is_in_runs, IN_RUNS, UNKNOWN)
+        gone = self._gone.live()
+        is_over = self._gone_at[gone] <= self._runs_epoch
+        self._forget_gone(gone[is_over])
+        self._gone_origins[gone[~is_over]] = UNKNOWN
+
+    def copy(self) -> Self:
+        copied = super().copy()
+        copied._runs = self._runs
+        copied._gone = self._gone.copy()
+        copied.epoch = self.epoch
+        self.epoch += 1
+        return copied
+
+    def placed(self, wanted: WantedEntries) -> Placed:
+        """As for all tables; rows come in pages."""
+        return MergedRuns(self._described, self._rows, self._columns, wanted, gone=self._gone, runs=self._runs)
+
+    # -------------------------------------------------------------------------------------------------------- inside
+
+    @property
+    def _is_copied(self) -> bool:
+        """True if runs may still be made of a copy."""
+        return self.epoch - 1 > self._runs_epoch
+
+    def _load(self, keys: HashedKeys, missing: Integers, rows: Integers) -> None:
+        """Put the rows of `missing` keys into the overlay, those that the runs have, and their numbers into `rows`."""
+        if len(self._gone):
+            missing = missing[self._gone.find(*keys.taken(missing)) < 0]
+        wanted = keys.taken(missing)
+        for found in self._runs.find(wanted):
+            chosen = wanted.taken(found.numbers)
+            own, _ = super()._find_or_add(chosen.parts, chosen.hashes)
+            self._put(own, found.changes())
+            rows[missing[found.numbers]] = own
+        self._tidy()
+
+    def _pulled(self, changes: ColumnChanges, is_left_out: Flags) -> tuple[Integers, Integers]:
+        """The rows of keys of a run that the state has, in the overlay now; and those of them that were not before.
+
+        Without those that have a row in the overlay for which `is_left_out`.
+        """
+        assert changes.hashes is not None
+        keys = HashedKeys(changes.key_parts, changes.hashes)
+        rows = self._rows.find(*keys)
+        if len(self._gone):
+            rows[(self._gone.find(*keys) >= 0) & (rows < 0)] = -2
+        missing = np.flatnonzero(rows == -1)
+        some = changes.taken(missing)
+        if len(missing):
+            own, _ = super()._find_or_add(some.key_parts, changes.hashes[missing])
+            self._put(own, some)
+            rows[missing] = own
+        there = rows[rows >= 0]
+        known = there < len(is_left_out)
+        is_wanted = np.ones(len(there), np.bool_)
+        is_wanted[known] = ~is_left_out[there[known]]
+        return there[is_wanted], rows[missing]
+
+    def _put(self, rows: Integers, changes: ColumnChanges) -> None:
+        for name, column in stored_columns(changes, self._described).items():
+            self._columns[name].write(rows, column)
+        self._changed_at[rows] = AS_IN_RUNS
+        self._origins[rows] = IN_RUNS
+
+    def _find_or_add(self, parts: Parts, hashes: Hashes) -> tuple[Integers, Flags]:
+        rows, is_new = super()._find_or_add(parts, hashes)
+        if len(self._gone) and is_new.any():
+            new = np.flatnonzero(is_new)
+            gone = self._gone.find(taken(parts, new), hashes[new])
+            back = gone >= 0
+            self._origins[rows[new[back]]] = self._gone_origins[gone[back]]
+            self._forget_gone(np.unique(gone[back]))
+        self._changed_at[rows] = self.epoch
+        return rows, is_new
+
+    def _reserve(self, added: Integers, used: int) -> None:
+        super()._reserve(added, used)
+        self._changed_at = grown(self._changed_at, used, self._rows.used)
+        self._used_at = grown(self._used_at, used, self._rows.used)
+        self._origins = grown(self._origins, used, self._rows.used)
+        self._changed_at[added] = self.epoch
+        self._used_at[added] = self._now
+        self._origins[added] = self._origin
+
+    def _touch(self, rows: Integers) -> None:
+        self._changed_at[rows] = self.epoch
+        super()._touch(rows)
+
+    def _drop_keys(self, parts: Parts, hashes: Hashes) -> None:
+        if len(hashes) and (self._is_copied or len(self._runs)):
+            self._go(parts, hashes, UNKNOWN)
+        super()._drop_keys(parts, hashes)
+
+    def _go(self, parts: Parts, hashes: Hashes, origins: Any) -> None:
+        if not len(hashes):
+            return
+        used = self._gone.used
+        gone, is_new = self._gone.find_or_add(parts, hashes)
+        self._gone_at = grown(self._gone_at, used, self._gone.used)
+        self._gone_origins = grown(self._gone_origins, used, self._gone.used)
+        self._gone_at[gone] = self.epoch
+        self._gone_origins[gone[is_new]] = origins if isinstance(origins, int) else origins[is_new]
+
+    def _forget_gone(self, gone: Integers) -> None:
+        if len(gone):
+            self._gone.remove(gone)
+            self._gone.release(gone)
+
+    def _settle_origins(self) -> None:
+        """Look up in the runs those keys of which it is not known if a run has them."""
+        for rows, origins in ((self._rows, self._origins), (self._gone, self._gone_origins)):
+            live = rows.live()
+            unknown = live[origins[live] == UNKNOWN]
+            if len(unknown):
+                there = self._runs.which(HashedKeys(rows.keys(unknown), rows.hashes(unknown)))
+                origins[unknown] = np.where(there, IN_RUNS, IN_NO_RUN)
+
+    def _which_leave(self, rows: Integers) -> Flags:
+        """Flags of rows that are there, and as the runs have them."""
+        leave: Flags = self._rows.which_live(rows) & (self._changed_at[rows] <= self._runs_epoch)
+        return leave & ~self._is_touched[rows]
+
+    def _evict(self, rows: Integers) -> None:
+        if len(rows):
+            self._remove(rows)
+            self._rows.release(rows)
+            self._tidy()
+
+    def _shrink(self) -> None:
+        over = self._memory_used() - self._memory_bytes
+        if over <= 0 or not len(self._runs):
+            return
+        live = self._rows.live()
+        rows = live[self._which_leave(live)]
+        count = min(len(rows), (over + self._memory_bytes // 4) // self._row_bytes() + 1)
+        if count:
+            oldest = np.argpartition(self._used_at[rows], count - 1)[:count]
+            self._evict(rows[oldest])
+
+    def _memory_used(self) -> int:
+        return len(self._rows) * self._row_bytes()
+
+    def _row_bytes(self) -> int:
+        count = max(1, self._rows.count)
+        return ROW_BYTES + (super().size().size_bytes + self._rows.key_bytes) // count
+
+    def _tidy(self) -> None:
+        live = self._rows.live()
+        for column in self._columns.values():
+            if isinstance(column, StringColumn) and column.is_wasteful:
+                column.tidy(live)
