@@ -36,6 +36,8 @@ MINISTACK = "ministack==1.5.33"
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
 """Tests of a file stay together, because they share fixtures. `tests/order.py` says which files go where, and when."""
+LONG_PAGES: Final = ("tests/howto/test_ship.py", "tests/howto/test_tutorials.py")
+"""Pages whose programs are killed in the long form of Spark's tests."""
 NO_TIME_LIMIT: Final = ("--timeout=0", "-o", "faulthandler_timeout=0")
 """For tests that may take many minutes: in the long form that a session asks for, or on a slow server."""
 KEEP_COMPILED: Final = {"PYTHONDONTWRITEBYTECODE": ""}
@@ -89,7 +91,7 @@ def spark(session: nox.Session) -> None:
         batches = posargs[at + 1]
         del posargs[at : at + 2]
     environment = spark_environment(session) | {"STATEBACKEND_SPARK_LONG": batches}
-    session.run("python", "-m", "pytest", "tests/spark", *NO_TIME_LIMIT, *posargs, env=environment)
+    session.run("python", "-m", "pytest", "tests/spark", *LONG_PAGES, *NO_TIME_LIMIT, *posargs, env=environment)
 
 
 @nox.session

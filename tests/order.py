@@ -17,15 +17,18 @@ from xdist.workermanage import WorkerController
 ON_SPARK: Final = (
     "tests/spark/",
     "tests/howto/test_async_process.py",
+    "tests/howto/test_every_ten_minutes.py",
     "tests/howto/test_executors.py",
     "tests/howto/test_outbox.py",
     "tests/howto/test_processor.py",
     "tests/howto/test_read_in_spark.py",
+    "tests/howto/test_ship.py",
     "tests/howto/test_watch.py",
     "tests/howto/test_readme.py",
     "tests/howto/test_savepoints.py",
     "tests/howto/test_time.py",
     "tests/howto/test_tutorial.py",
+    "tests/howto/test_tutorials.py",
 )
 """How the names of files begin whose tests use Spark."""
 

@@ -22,11 +22,20 @@ author = "The authors of statebackend"
 release = version = statebackend.__version__
 html_title = f"statebackend {release}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "contents", "docstrings", "files", "inline"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "contents", "docstrings", "files", "inline"]
+extensions += ["search", "versions"]
 exclude_patterns = ["_site", "changes"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "static" / "scorer.js")
+templates_path = ["templates"]
+html_sidebars = {
+    "**": [
+        *(f"sidebar/{part}.html" for part in ("brand", "search", "versions", "scroll-start", "navigation")),
+        *(f"sidebar/{part}.html" for part in ("scroll-end", "variant-selector")),
+    ]
+}
 html_extra_path = ["../llms.txt"]
 html_copy_source = html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
@@ -39,7 +48,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # a grammar in a block of tex
 autodoc_default_options = {"members": True, "undoc-members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False  # it takes no signature that says more than its `def`: `keywords_of`
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 toc_object_entries = False  # of a thousand names, in the sidebar of each page: half of the time of a build

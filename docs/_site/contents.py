@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-SECTIONS: Final = frozenset({"index", "how-to/index", "reference/index", "explanation/index", "formats/index"})
+SECTIONS: Final = frozenset(
+    {"index", "tutorials/index", "how-to/index", "reference/index", "explanation/index", "formats/index"}
+)
 FIRST_PAGES: Final = SECTIONS | {"reference/api/index", "decisions/README"}
 
 

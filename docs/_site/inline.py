@@ -3,10 +3,13 @@
 import re
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from docutils import nodes
 from drawings import FOLDER
+
+SIDEWAYS: Final = '<span class="sideways" aria-hidden="true">scroll sideways to see all of it</span>'
+"""Shown where the window is narrower than the picture: `site.css`."""
 
 
 def svg_in_page(path: Path, number: int, says: str) -> str:
@@ -25,7 +28,8 @@ def _put_in(app: Any, document: nodes.document, _docname: str) -> None:
         path = Path(app.srcdir) / image["uri"]
         if path.suffix == ".svg" and path.exists():
             svg = svg_in_page(path, number, image.get("alt", ""))
-            image.replace_self(nodes.raw("", f'<p class="drawing-place">{svg}</p>', format="html"))
+            wide = f'<span class="drawing-place">{SIDEWAYS}{svg}</span>'
+            image.replace_self(nodes.raw("", wide, format="html"))
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -20,6 +20,25 @@ window.look = (() => {
     return innermost.slice(0, 3).map((each) => `wider than the window: ${named(each)} ${shown(each.textContent)}`);
   }
 
+  // A drawing or a picture is seen whole, or can be scrolled, and then a sign says so.
+  function cutOff() {
+    const found = [];
+    for (const each of document.querySelectorAll("svg.drawing, svg.chart, [role=main] img")) {
+      const box = each.getBoundingClientRect();
+      for (let above = each.parentElement; above; above = above.parentElement) {
+        const style = getComputedStyle(above);
+        if (style.overflowX === "visible" && above !== document.documentElement) continue;
+        const room = above === document.documentElement ? { left: 0, right: above.clientWidth } : above.getBoundingClientRect();
+        if (box.right <= room.right + 1 && box.left >= room.left - 1) continue;
+        const name = shown(each.getAttribute("aria-label") ?? each.getAttribute("alt") ?? named(each));
+        if (style.overflowX !== "auto" && style.overflowX !== "scroll") found.push(`cut off: ${name}`);
+        else if (![...above.querySelectorAll(".sideways")].some((sign) => sign.checkVisibility())) found.push(`scrolls without a sign: ${name}`);
+        break;
+      }
+    }
+    return found;
+  }
+
   function scrolls(element) {
     for (; element && element !== document.body; element = element.parentElement)
       if (getComputedStyle(element).overflowX !== "visible") return true;
@@ -145,5 +164,5 @@ window.look = (() => {
     return across > CLOSE && down > Math.min(one.height, other.height) / 3;
   }
 
-  return { overflow, broken, contrast, drawings };
+  return { overflow, cutOff, broken, contrast, drawings };
 })();

@@ -2,8 +2,9 @@
 
 `python docs/_site/look.py CHROMIUM build/site build/pictures` prints what is wrong, one line each, and exits with 1 if
 there is anything: a page wider than its window, a picture that is not there, an error of a script, text that is hard to
-tell from what is behind it, and texts that overlap in a drawing: `look.js` decides. The rest is for people: it takes
-pictures, with `--pictures all` of every page.
+tell from what is behind it, a drawing that is cut off, or that scrolls without a sign, and texts that overlap in one:
+`look.js` decides. It asks the search what `questions.py` has. The rest is for people: it takes pictures, with
+`--pictures all` of every page.
 """
 
 import argparse
@@ -12,10 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
+from questions import QUESTIONS
 
-WIDTHS: Final = (420, 800, 1400)
+WIDTHS: Final = (360, 800, 1400)
 """Pixels: a phone, half a screen, a whole one. The last is also the one in which colours are looked at."""
 HEIGHT: Final = 900
 SCHEMES: Final = ("light", "dark")
@@ -37,6 +40,8 @@ WRONG: Final = {
     "contrast": '<p style="color: #999">pale</p>',
     "texts overlap": '<svg><text x="9" y="30">one</text><text x="12" y="32">other</text></svg>',
     "a text leaves its drawing": '<svg width="50"><text x="30" y="30">a long text</text></svg>',
+    "cut off": '<div style="overflow: hidden; width: 300px"><svg class="chart" width="900"></svg></div>',
+    "scrolls without a sign": '<div style="overflow-x: auto"><svg class="chart" width="900"></svg></div>',
     "wider than its box": '<svg><rect x="9" y="9" width="20" height="20"/><text x="9" y="20">wide</text></svg>',
 }
 """Pages with one thing wrong each, by the beginning of the line that has to be found. Looked at before the site."""
@@ -65,8 +70,22 @@ class Look:
             found += (f"{scheme}: {line}" for line in tab.evaluate("place => look.contrast(place)", place))
         for width in WIDTHS:
             tab.set_viewport_size({"width": width, "height": HEIGHT})
-            found += (f"{width} pixels: {line}" for line in tab.evaluate("look.overflow()"))
+            found += (f"{width} pixels: {line}" for line in tab.evaluate("look.overflow().concat(look.cutOff())"))
         return found + self._errors
+
+    def search(self, site: Path, question: str) -> tuple[str, str]:
+        """The page that the search of the site has found first, without its ending, and the excerpt below it."""
+        self._errors.clear()
+        self._tab.goto(f"{(site / 'search.html').as_uri()}?q={quote(question)}", wait_until="load")
+        self._tab.wait_for_selector(
+            ".search-summary:has-text('Search finished'), .search-summary:has-text('not match')"
+        )
+        first = self._tab.locator("ul.search > li").first
+        if not first.count():
+            return "", ""
+        excerpt = first.locator("p.context")
+        page = str(first.locator("a").first.get_attribute("href")).partition("#")[0].removesuffix(".html")
+        return page, excerpt.inner_text() if excerpt.count() else ""
 
     def take(self, target: Path) -> None:
         """Pictures of the whole open page: wide and light, narrow and dark."""
@@ -84,6 +103,16 @@ def opened(chromium: str) -> Iterator[Look]:
         context = browser.new_context(offline=True)
         context.set_default_timeout(120_000)  # milliseconds; a busy machine is no fault of a page
         yield Look(context.new_page())
+
+
+def misled(look: Look, site: Path) -> Iterator[str]:
+    """The questions whose first answer is another page than it should be, or comes without an excerpt."""
+    for question, pages in QUESTIONS.items():
+        page, excerpt = look.search(site, question)
+        if page not in ((pages,) if isinstance(pages, str) else pages):
+            yield f"search: {question!r} finds {page or 'nothing'} first"
+        elif not excerpt.strip(". \n"):
+            yield f"search: {question!r} shows no excerpt"
 
 
 def unseen(look: Look, folder: Path) -> list[str]:
@@ -111,6 +140,7 @@ def main() -> int:
     lines: list[str] = []
     with opened(given.chromium) as look:
         lines += unseen(look, given.pictures.resolve())
+        lines += misled(look, site)
         for path in sorted(site.rglob("*.html")):
             name = path.relative_to(site).with_suffix("").as_posix()
             found = look.at(path, "body" if name == TAKEN[0] else "[role=main]")

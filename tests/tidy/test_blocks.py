@@ -71,6 +71,8 @@ BLOCKS = [
 def runner_of(page: str) -> Path:
     """The module of tests that runs the Python of a page."""
     stem = Path(page).stem.replace("-", "_")
+    if page.startswith("docs/tutorials/"):
+        return ROOT / "tests/howto/test_tutorials.py"
     return ROOT / RUN_BY.get(page, f"tests/howto/test_{stem}.py")
 
 
