@@ -153,9 +153,9 @@ class RewindError(WrongOwnerError):
 
 
 class StateGoneError(WrongOwnerError):
-    """The job lacks batches that Spark has done: it is empty, or ends before the batch that comes. Correct
-    `Settings.job` or `Settings.primary`, or put the state back, or Spark's checkpoint; if it is meant to go on with
-    this batch, say so by `first_batch_id`.
+    """The job lacks batches that Spark has done: it is empty, or ends before the batch that comes; or it was seeded for
+    a stream that begins elsewhere. Correct `Settings.job` or `Settings.primary`, or put the state back, or Spark's
+    checkpoint; if it is meant to go on with this batch, say so by `first_batch_id`.
     """
 
 

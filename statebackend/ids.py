@@ -390,6 +390,8 @@ class CommitSummary(msgspec.Struct, frozen=True):
     committed_at_s: float
     clock: ClockMark | None = None
     marks: tuple[SourceMark, ...] | None = None
+    starts_from: Any = None
+    """Where a stream has to begin that goes on from here, in JSON's types: see `seed`. `None` once one has begun."""
 
     @property
     def newest_mark(self) -> SourceMark | None:

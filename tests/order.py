@@ -26,6 +26,7 @@ ON_SPARK: Final = (
     "tests/howto/test_watch.py",
     "tests/howto/test_readme.py",
     "tests/howto/test_savepoints.py",
+    "tests/howto/test_seed.py",
     "tests/howto/test_time.py",
     "tests/howto/test_tutorial.py",
     "tests/howto/test_tutorials.py",

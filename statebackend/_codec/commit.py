@@ -13,14 +13,15 @@ part of the outbox is stored the same way; made whole, it has this object's key,
 Within a version, a field may be added with a default; a reader passes over fields that it does not know. What a reader
 must not pass over needs a new version. Version 2 is 1 with an outbox, which a reader of 1 would forget to publish. 3 is
 either with RocksDB bases, without which the state would lack their key groups. 4 is 3 with a file of columnar states in
-one of them, whose rows a reader of 3 would leave out. 5 is any of these with a clock, which a reader of 4 would lose.
+one of them, whose rows a reader of 3 would leave out. 5 is any of these with a clock, which a reader of 4 would lose. 6
+is any of these with the place where the stream has to begin, which a reader of 5 would not compare.
 """
 
 import itertools
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -44,7 +45,7 @@ from statebackend.ids import (
 )
 
 MAGIC: Final = b"sbcommt"
-VERSION: Final = 5
+VERSION: Final = 6
 """The newest known version. An entry is written in the oldest version that can say all of it."""
 _HEAD_LENGTH: Final = len(MAGIC) + 1
 _CHECKSUM = struct.Struct("<I")
@@ -78,6 +79,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     """The job's clock; `None` if it has none, or none yet."""
     marks: tuple[SourceMark, ...] | None = None
     """The newest batch of each query but that of `source` that the state has, the latest last; `None`: not recorded."""
+    starts_from: Any = None
+    """Where a stream has to begin that goes on from here, in JSON's types; `None` if nobody said, or one has begun."""
 
     @property
     def summary(self) -> CommitSummary:
@@ -91,6 +94,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
             self.committed_at_s,
             self.clock,
             self.marks,
+            self.starts_from,
         )
 
     def segments(self) -> frozenset[str]:
@@ -196,10 +200,8 @@ def decode_entry(data: bytes, key: str, *, job: str) -> Commit | Claim:
         entry = _decoder.decode(data[_START : _START + length])
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise CorruptCommitError(f"manifest does not decode: {error}", object=key, offset=_START) from error
-    if _has_rocksdb(entry) and version < (4 if _has_columns(entry) else 3):
-        raise CorruptCommitError("RocksDB bases in a version that has none like them", object=key, offset=len(MAGIC))
-    if _has_clock(entry) and version < 5:
-        raise CorruptCommitError("a clock in a version that has none", object=key, offset=len(MAGIC))
+    if (newer := _newer_than(entry, version)) is not None:
+        raise CorruptCommitError(f"{newer} in a version that has none", object=key, offset=len(MAGIC))
     if (wrong := _contradiction(entry)) is not None:
         raise CorruptCommitError(
             f"{wrong}, as no release writes it: put the right object back, or open an older checkpoint by its id",
@@ -240,6 +242,17 @@ def _contradiction(entry: Entry) -> str | None:
     return None
 
 
+def _newer_than(entry: Entry, version: int) -> str | None:
+    """The part of the entry that its version has no place for; `None` without one."""
+    parts = (
+        ("RocksDB bases", _has_rocksdb, 3),
+        ("RocksDB bases with columns", _has_columns, 4),
+        ("a clock", _has_clock, 5),
+        ("a start", _has_start, 6),
+    )
+    return next((part for part, is_there, since in parts if version < since and is_there(entry)), None)
+
+
 def _has_rocksdb(entry: Commit | Claim) -> bool:
     return isinstance(entry, Commit) and any(part.rocksdb for part in entry.ranges)
 
@@ -250,6 +263,10 @@ def _has_columns(entry: Commit | Claim) -> bool:
 
 def _has_clock(entry: Commit | Claim) -> bool:
     return isinstance(entry, Commit) and entry.clock is not None
+
+
+def _has_start(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and entry.starts_from is not None
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -281,6 +298,8 @@ def with_whole_handles(entry: Commit, here: Handle, inline_offset: int) -> Commi
 
 
 def _version_of(entry: Entry) -> int:
+    if _has_start(entry):
+        return 6
     if _has_clock(entry):
         return 5
     if _has_rocksdb(entry):

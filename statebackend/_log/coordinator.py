@@ -1,7 +1,7 @@
 """Builds the next commit from what the owners of the key groups contribute. For one job, one process does this."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -165,6 +165,7 @@ class CheckpointCoordinator:
         inline: Sequence[bytes] = (),
         staged: Staged | None = None,
         clock: ClockMark | None = None,
+        starts_from: Any = None,
     ) -> Committed:
         """Commit one checkpoint from the snapshots of every owner. When this returns it exists: `notify_complete` them.
 
@@ -177,6 +178,7 @@ class CheckpointCoordinator:
 
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
         `clock`: the job's, by default that of `base`, which it must not go back behind, nor behind that of any owner.
+        `starts_from`: where a stream has to begin that goes on from here. It is carried until the first batch.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
         `take_output`. The commit also names the outputs that are pending already.
         """
@@ -197,6 +199,7 @@ class CheckpointCoordinator:
                 source=source,
                 marks=marks_after(None if self.base is None else self.base.summary, source),
                 outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
+                starts_from=_start_after(self.base, source, starts_from),
                 clock=_clock_after(None if self.base is None else self.base.clock, clock, ordered),
             )
             carried = inline if staged is None else (*inline, *staged.inline)
@@ -306,6 +309,13 @@ def _clock_after(
                 clock=clock,
             )
     return clock or before
+
+
+def _start_after(base: Commit | None, source: SourceMark | None, starts_from: Any) -> Any:
+    """The start that the next commit names: none once a batch was taken, else that of the commit before."""
+    if starts_from is not None or source is not None or base is None:
+        return starts_from
+    return base.starts_from
 
 
 def _is_behind(clock: ClockMark | None, other: ClockMark) -> bool:

@@ -10,7 +10,7 @@ lies there is ours, somebody else's, or it cannot be known; the last is an error
 
 import contextlib
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from msgspec import UNSET
@@ -156,6 +156,7 @@ class LogWriter:
         marks: tuple[SourceMark, ...] | None,
         outbox: tuple[StagedOutput, ...],
         clock: ClockMark | None,
+        starts_from: Any = None,
     ) -> Commit:
         """Make a commit of this content, to be created behind our last entry. Needs a claim; nothing is sent yet."""
         assert self.last is not None, "nothing was claimed"
@@ -174,6 +175,7 @@ class LogWriter:
             release=self._release,
             outbox=outbox,
             clock=clock,
+            starts_from=starts_from,
             marks=marks,
         )
 

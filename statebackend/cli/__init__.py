@@ -12,6 +12,7 @@
     statebackend repair         sb.repair           put what is damaged in the primary back from local copies
     statebackend sweep          sb.sweep            find what the job no longer needs; delete it with --delete
     statebackend rewrite        sb.rewrite          commit the state again with another max_parallelism; fences writers
+    statebackend seed           sb.seed             make the job's first state of files of Parquet
     statebackend clone          sb.clone            make a new job of another job's checkpoint, here or in another cloud
     statebackend transform STATE MODULE:FUNCTION   sb.transform     change a state key by key; fences writers
     statebackend erase KEY...   sb.erase            delete keys for good; --verify proves it (sb.verify_erased)
@@ -22,9 +23,9 @@
 `restore` is the old name of `dump`.
 
 Exit status: 0 success; 1 get found no value, verify found damage, erase --verify found a key, sweep could not delete
-something or stopped, a dry run of transform found equal keys, or rewrite, clone, transform or erase was fenced or does
-not know its outcome; 2 the call is wrong, or there is no such job; 3 the store does not answer or refuses; 4 what is
-stored cannot be understood; 130 interrupted.
+something or stopped, a dry run of transform found equal keys, or rewrite, seed, clone, transform or erase was fenced or
+does not know its outcome; 2 the call is wrong, or there is no such job; 3 the store does not answer or refuses; 4 what
+is stored cannot be understood; 130 interrupted.
 """
 
 from statebackend.cli.commands import DAMAGE, INTERRUPTED, NO_STORE, NOT_UNDERSTOOD, OK, WRONG_CALL, main

@@ -35,6 +35,7 @@ from statebackend.cli.options import parser, settings_of, source_of
 from statebackend.cli.page import page
 from statebackend.cli.picture import draw
 from statebackend.cli.progress_bar import shown
+from statebackend.cli.seeding import seed_job, seed_lines
 from statebackend.cli.text import (
     all_lines,
     clone_lines,
@@ -215,6 +216,10 @@ async def _rewrite(settings: Settings, options: argparse.Namespace) -> int:
     return _show(done, rewrite_lines, options)
 
 
+async def _seed(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await seed_job(settings, options), seed_lines, options)
+
+
 async def _clone(settings: Settings, options: argparse.Namespace) -> int:
     with shown(lines=True) as tell:
         done = await clone(
@@ -283,6 +288,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "diff": _diff,
     "watch": _watch,
     "rewrite": _rewrite,
+    "seed": _seed,
     "clone": _clone,
     "transform": _transform,
     "erase": _erase,

@@ -9,6 +9,7 @@ import msgspec
 
 from statebackend._log.sweeping.log_sweep import MIN_AGE_S
 from statebackend._version import __version__
+from statebackend.cli.seeding import add_seed
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
 from statebackend.settings.sources import toml_table
 
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--max-parallelism", metavar="N", type=int, required=True, help="the new number")
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
+    add_seed(commands, common)
     _add_clone(commands, common, _checkpoint(is_read=True))
 
     transforming = commands.add_parser(

@@ -8,7 +8,7 @@ threads on which an asynchronous function runs its Spark actions.
 
 import inspect
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
@@ -109,15 +109,43 @@ def source_mark(df: DataFrame, batch_id: int, query_id: str | None) -> SourceMar
 
 def _belongs_to_a_query(df: DataFrame, context: SparkContext) -> bool:
     """True if `df` is of the session that a running query has for its batches. False where the JVM does not say."""
-    frame, inner = cast("Any", df), cast("Any", context)  # private to PySpark, and without types
+    inner = cast("Any", context)  # private to PySpark, and without types
     if not isinstance(inner._gateway, ClientServer):  # noqa: SLF001 - without pinned threads no thread is the query's
         return False
+    return _query_of(df) is not None
+
+
+def _query_of(df: DataFrame) -> Any:
+    """The running query that `df` is a batch of, in the JVM; `None` without one, or where the JVM does not say."""
+    frame = cast("Any", df)
     try:
         session: Any = frame._jdf.sparkSession()  # noqa: SLF001
         queries: Any = session.sharedState().activeStreamingQueries().values()
-        return any(query.sparkSessionForStream().equals(session) for query in queries)
-    except (Py4JError, TypeError):  # PySpark has no public way to it, so another release may have none at all
-        return False
+        return next((query for query in queries if query.sparkSessionForStream().equals(session)), None)
+    except (AttributeError, Py4JError, TypeError):  # PySpark has no public way to it, so another release may have none
+        return None
+
+
+def batch_starts(df: DataFrame) -> list[Any]:
+    """The offsets at which the sources of the query begin this batch, as far as they can be had, as JSON has them.
+
+    Those of the first batch are told by sources that know where they begin, as Kafka's does and files do not. Of later
+    batches all are known. Nothing on Spark Connect.
+    """
+    if (query := None if context_of(df) is None else _query_of(df)) is None:
+        return []
+    found: list[Any] = []
+    with suppress(AttributeError, Py4JError, TypeError):
+        sources: Any = query.sources()
+        for place in range(sources.size()):
+            with suppress(Py4JError, ValueError, TypeError):
+                found.append(msgspec.json.decode(_start_of(query, sources.apply(place)).encode()))
+    return found
+
+
+def _start_of(query: Any, source: Any) -> str:
+    committed = query.committedOffsets().get(source)
+    return str((committed.get() if committed.isDefined() else source.initialOffset()).json())
 
 
 def frame_of(table: Any, session: SparkSession) -> DataFrame:

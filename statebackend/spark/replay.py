@@ -15,7 +15,7 @@ Query id and batch id decide, never the run id: a replay arrives in another run.
 
 import enum
 from collections.abc import AsyncIterator
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -41,11 +41,13 @@ class Marks(msgspec.Struct, frozen=True):
     """The newest batch in the state: of any query, and of the delivered query, `own`.
 
     They are equal unless another query has advanced the state since. `is_empty`: there is no commit at all.
+    `starts_from`: where the stream has to begin, if the newest commit says so: there was no batch yet.
     """
 
     newest: SourceMark | None = None
     own: SourceMark | None = None
     is_empty: bool = False
+    starts_from: Any = None
 
 
 def check_policies(on_rewind: str, adopt: Adopt, first_batch_id: FirstBatch) -> None:
@@ -156,13 +158,14 @@ async def newest_marks(history: AsyncIterator[CommitSummary], query_id: str, *, 
     The first commit of the history says both. Where an earlier release has made it, those below are read, too: by an
     adopting query below another query's commit, by any query below commits made by hand.
     """
-    newest, is_empty = None, True
+    newest, is_empty, starts_from = None, True, None
     async for summary in history:
+        starts_from = summary.starts_from if is_empty else starts_from
         newest, is_empty = newest or summary.newest_mark, False
         own = summary.mark_of(query_id)
         if own is not None or summary.marks is not None or (newest is not None and not adopt):
-            return Marks(newest, own)
-    return Marks(newest, is_empty=is_empty)
+            return Marks(newest, own, starts_from=starts_from)
+    return Marks(newest, is_empty=is_empty, starts_from=starts_from)
 
 
 async def rollback_to(

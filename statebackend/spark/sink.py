@@ -41,7 +41,7 @@ from statebackend.spark.driver import BatchFunction, InDriver, result_of, work_o
 from statebackend.spark.execution import Execution, ExecutionMode, OpenedJob, check_place
 from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
-from statebackend.spark.frames import drain, source_mark
+from statebackend.spark.frames import batch_starts, drain, source_mark
 from statebackend.spark.given_batch import GivenBatch, given_batch_of
 from statebackend.spark.output import Outbox, OutputFunction, Publication, telling
 from statebackend.spark.reading.registration import register_in_active_session
@@ -59,6 +59,7 @@ from statebackend.spark.replay import (
     rollback_to,
 )
 from statebackend.spark.standby import Standby
+from statebackend.spark.starts import as_told, check_start
 from statebackend.spark.stream_savepoints import SavepointRequests, StartFromSavepoint
 
 CLOSE_GRACE_S: Final = 1.0
@@ -110,6 +111,8 @@ class StatefulSink:
     empty ones, too. "any" accepts every batch, and so a lost state.
     `savepoint`: start from the state that is kept under this name, with the batch after it; any other raises
     `RewindError`. Once the query has gone on from there, later starts go on from the newest commit as ever.
+    `starts_from`: where the query begins, for a job that was seeded with the same: any other, or none, raises
+    `StateGoneError` before the first batch, as does a source that says itself that it begins elsewhere.
     `standby`: for the driver that takes over. It follows the job from now on, in memory, and claims it with the first
     batch. Until then nobody is fenced, and nothing is written. In the driver only.
     `observer`, `store` and `uploader` go to `open_backend`. The job can be read by `format("statebackend")` in the
@@ -144,6 +147,7 @@ class StatefulSink:
         adopt: Adopt = False,
         first_batch_id: FirstBatch = 0,
         savepoint: str | None = None,
+        starts_from: Any = None,
         standby: bool = False,
         observer: Observer | None = None,
         store: ObjectStore | None = None,
@@ -169,6 +173,7 @@ class StatefulSink:
         self._adopt: Adopt = adopt
         self._first_batch_id: FirstBatch = first_batch_id
         self._time_zone = time_zone
+        self._starts_from = as_told(starts_from)
         self._start = StartFromSavepoint(savepoint, settings, store, on_rewind)
         self._requests = SavepointRequests()
         self._observer = observer
@@ -303,6 +308,8 @@ class StatefulSink:
             marks = self._marks(job, delivered, query)
         elif (after := gap_after(delivered, marks.own)) is not None:
             attend(process_portal().start(self._tell_missed, delivered, after), query)
+        if step is not Step.SKIP and marks.newest is None:
+            self._check_start(df, marks)
         self._publish(df, job, query)  # left by an earlier run, and to come before anything newer
         if step is Step.SKIP:
             drain(df)
@@ -319,6 +326,10 @@ class StatefulSink:
         return attend(
             process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
         )
+
+    def _check_start(self, df: DataFrame, marks: Marks) -> None:
+        if marks.starts_from is not None or self._starts_from is not None:
+            check_start(marks.starts_from, self._starts_from, batch_starts(df))
 
     def _decide(self, delivered: SourceMark, marks: Marks, first_batch_id: FirstBatch, query: QueryThread) -> Step:
         try:

@@ -117,7 +117,8 @@ def read_commit(data: bytes) -> dict[str, Any]:
     files = [file for part in manifest.get("ranges", ()) for base in part.get("native", ()) for file in base[3]]
     columns = any(name.startswith("columns-") for name, _ in files)
     plain = 4 if columns else 3 if rocksdb else 2 if "outbox" in manifest else 1
-    assert data[7] == (5 if "clock" in manifest else plain)
+    plain = 5 if "clock" in manifest else plain
+    assert data[7] == (6 if "starts_from" in manifest else plain)
     return manifest
 
 

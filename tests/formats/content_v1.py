@@ -184,6 +184,12 @@ CLOCK: dict[str, Any] = {
     ],
     "clock": {"now_s": 1357016340.25, "kind": "event"},
 }
+START: dict[str, Any] = {
+    **{name: value for name, value in COMMIT.items() if name != "source"},
+    "marks": [],
+    "starts_from": {"orders": {"0": 1234, "1": 9}},
+}
+"""A seed: no batch yet, and where the stream has to begin."""
 COLUMNS: dict[str, Any] = {
     **NATIVE,
     "ranges": [

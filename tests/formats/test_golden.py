@@ -20,6 +20,7 @@ from statebackend._runs.run_file import open_run
 from statebackend._runs.run_table import RunTable
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import OwnedKeys
+from statebackend.errors import DataError
 from statebackend.ids import (
     EMPTY_RANGE,
     ClockMark,
@@ -68,6 +69,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v1-marks.bin",
         "commit-v1-zone.bin",
         "commit-v5-clock.bin",
+        "commit-v6-start.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     }
@@ -294,6 +296,18 @@ def test_commit_with_marks_holds_what_was_written() -> None:
     assert commit.summary.newest_mark == SourceMark("6e2f", 41, "9c01")
 
 
+def test_commit_with_a_start_holds_what_was_written() -> None:
+    """By both readers. An earlier release refuses it; in an earlier version it is damage."""
+    data = (GOLDEN / "commit-v6-start.bin").read_bytes()
+    assert data[7] == 6
+    assert grammar_v1.read_commit(data) == content_v1.START
+    commit = decode_entry(data, "commit-v6-start.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit.summary.starts_from == {"orders": {"0": 1234, "1": 9}}
+    with pytest.raises(DataError, match="a start in a version that has none"):
+        decode_entry(grammar_v1.write_commit(content_v1.START, version=5), "commit-v6-start.bin", job="fleet")
+
+
 def test_commit_with_time_zones_holds_what_was_written() -> None:
     """By both readers."""
     data = (GOLDEN / "commit-v1-zone.bin").read_bytes()
@@ -362,6 +376,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v1-marks.bin",
         "commit-v1-zone.bin",
         "commit-v5-clock.bin",
+        "commit-v6-start.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     ],

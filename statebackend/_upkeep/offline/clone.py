@@ -246,6 +246,7 @@ class _Cloning:
                     marks=commit.marks,
                     outbox=pending,
                     clock=commit.clock,
+                    starts_from=commit.starts_from,
                 )
                 encoded = encode_entry(made, entry_key(made.sequence))
                 is_sent = True

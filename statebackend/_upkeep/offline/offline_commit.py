@@ -8,7 +8,7 @@ all of it is. A killed call leaves a claim, and objects of an epoch that is over
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -130,6 +130,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
         *,
         source: SourceMark | None = None,
         clock: ClockMark | None = None,
+        starts_from: Any = None,
         before: Callable[[int], Awaitable[None]] | None = None,
     ) -> tuple[CheckpointId, Uploads]:
         """Commit what `write` makes of `position`, which is claimed. Returns the id of the commit, and its uploads.
@@ -162,7 +163,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
                 if before is not None:
                     await before(coordinator.next_sequence)
                 is_sent = True
-                await coordinator.commit(checkpoint_id, snapshots, source, clock=clock)
+                await coordinator.commit(checkpoint_id, snapshots, source, clock=clock, starts_from=starts_from)
             except BaseException as error:
                 await uploads.discard_unless_held(error, is_sent=is_sent)
                 raise

@@ -71,6 +71,7 @@ async def seed(
     *,
     key: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "key",
     duplicates: Duplicates = "refuse",
+    starts_from: Any = None,
     clock_s: float | None = None,
     clock_kind: ClockKind = "event",
     dry_run: bool = False,
@@ -95,8 +96,10 @@ async def seed(
       times of timers, the row of a columnar state. A dict is one.
 
     It may be larger than memory: rows are sorted in a scratch directory. `duplicates`: what to do with a key that comes
-    twice, "refuse" by default. `clock_s`: where the job's clock begins, and from when a time-to-live on it counts.
-    `dry_run`: read and check everything, claim and write nothing. `tell` is called on the loop with how far it is.
+    twice, "refuse" by default. `starts_from`: where the stream has to begin, such as the offsets up to which the rows
+    go, as anything that JSON has; the commit keeps it, and a sink refuses to begin elsewhere. `clock_s`: where the
+    job's clock begins, and from when a time-to-live on it counts. `dry_run`: read and check everything, claim and write
+    nothing. `tell` is called on the loop with how far it is.
 
     Raises `InputError` for a job that has commits, an unknown state, a key that comes twice, and for the first row that
     does not fit, as `KeyTypeError` or `ValueEncodeError` where it is one: nothing was written then, nor claimed. Raises
@@ -106,6 +109,7 @@ async def seed(
     """
     if duplicates not in CHOICES:
         raise InputError("choose what becomes of a key that comes twice", duplicates=duplicates, choices=CHOICES)
+    starts_from = as_json(starts_from)
     clock = clock or SystemClock()
     seeded = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
     encoders = {name: seeded.encoder(name) for name in sources}
@@ -119,7 +123,7 @@ async def seed(
             await runs.check(duplicates)
             report = SeedReport(job=settings.job, dry_run=dry_run, keys=runs.keys, rows=runs.rows)
             if not dry_run:
-                report = await _committed(report, opened, seeded, runs, tell)
+                report = await _committed(report, opened, seeded, runs, starts_from=starts_from, tell=tell)
         spent = opened.primary.spending.since(requests)
     return msgspec.structs.replace(
         report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
@@ -136,6 +140,14 @@ def check_empty(position: Position, settings: Settings) -> None:
         )
 
 
+def as_json(starts_from: Any) -> Any:
+    """The same as it will be read. Raises `InputError` for what JSON has no place for."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(starts_from))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError("`starts_from` must be something that JSON has", starts_from=repr(starts_from)[:80]) from error
+
+
 def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: str) -> str | Sequence[str]:
     if not isinstance(key, Mapping):
         return key
@@ -145,7 +157,7 @@ def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: 
 
 
 async def _committed(
-    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: "SortedRuns", tell: Tell
+    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: "SortedRuns", *, starts_from: Any, tell: Tell
 ) -> SeedReport:
     position = await opened.job.claim(await opened.job.look())
     check_empty(position, opened.settings)  # a commit may have been made while the rows were read
@@ -154,7 +166,7 @@ async def _committed(
         bases = await runs.write(uploads, base_segment_bytes(opened.settings.in_flight_bytes_max), tell)
         return Contents([RangeState(all_key_groups(seeded.max_parallelism), (), tuple(bases))], seeded.descriptors)
 
-    checkpoint_id, uploads = await opened.commit(position, write, clock=seeded.clock)
+    checkpoint_id, uploads = await opened.commit(position, write, clock=seeded.clock, starts_from=starts_from)
     segments, bytes_written = uploads.written
     return msgspec.structs.replace(report, checkpoint_id=checkpoint_id, segments=segments, bytes_written=bytes_written)
 

@@ -1,0 +1,112 @@
+"""Killed at any of its requests, or with any answer lost, a seed has happened as a whole or not at all."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import statebackend as sb
+from statebackend._upkeep.seeding import seed as seeding
+from statebackend.errors import InputError, StateBackendError
+from statebackend.objectstore import MemoryStore
+from statebackend.testing import CrashStore, Fail, FaultyStore, Moment, run_virtual
+from tests import invariants
+from tests.rewrite.jobs import JOB, objects_of, settings_of
+
+SETTINGS = settings_of(16, upload__attempts_max=1, compression="none")
+START = {"orders": {"0": 1234}}
+ROWS = {f"key {number}": number for number in range(200)}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several runs, and several segments of bases."""
+    monkeypatch.setattr(seeding, "RUN_ROWS", 60)
+    monkeypatch.setattr(seeding, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(seeding, "base_segment_bytes", lambda _: 1000)
+    monkeypatch.setattr("statebackend._checkpoint.materialization.bases.FRAME_BYTES_MIN", 500)
+    monkeypatch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 20)
+
+
+def states(backend: Any) -> Any:
+    return backend.value_state("value", int)
+
+
+async def seed(store: sb.ObjectStore) -> sb.reports.SeedReport:
+    return await sb.seed(SETTINGS, states, {"value": ROWS}, starts_from=START, store=store)
+
+
+async def is_there(store: sb.ObjectStore) -> bool:
+    """Check that all of the seed is there, or nothing of it."""
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        found = dict(states(backend))
+        starts = [summary.starts_from async for summary in backend.history()]
+    assert (found, starts) in (({}, []), (ROWS, [START]))
+    return bool(found)
+
+
+async def complete(store: sb.ObjectStore, *, was_there: bool) -> None:
+    """Another call makes the seed, or says that it is there; a sweep deletes the rest and nothing else."""
+    if was_there:
+        with pytest.raises(InputError, match="has a state already"):
+            await seed(store)
+    else:
+        await seed(store)
+    await sb.sweep(SETTINGS, dry_run=False, min_age_s=0.0, store=store)
+    objects = await objects_of(store)
+    commits = invariants.commits_of(invariants.read_log(objects, JOB))
+    invariants.assert_nothing_is_left_over([key for key in objects if key.startswith("segments/")], commits)
+    assert await is_there(store)
+
+
+@run_virtual
+async def test_no_request_is_one_at_which_a_kill_tears_it() -> None:
+    """What a killed call has left is swept once the job has a newer commit."""
+    requests, outcomes = 0, set[bool]()
+    while True:
+        requests += 1
+        world = CrashStore(seed=requests)
+        finished = False
+        with suppress(StateBackendError):
+            assert (await seed(world.open(crash_at=requests))).segments > 2
+            finished = True
+        was_there = await is_there(world.open())
+        outcomes.add(was_there)
+        await complete(world.open(), was_there=was_there)
+        if finished:
+            break
+    assert outcomes == {True, False}
+    assert requests > 8
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@run_virtual
+async def test_no_answer_is_one_whose_loss_tears_it(moment: Moment) -> None:
+    """The seed may fail, and a second call completes it."""
+    number = 0
+    while True:
+        number += 1
+        store, fault = MemoryStore(), Fail(nth=number, moment=moment)
+        with suppress(StateBackendError):
+            await seed(FaultyStore(store, [fault]))
+        if fault.matched < number:
+            break
+        was_there = await is_there(store)
+        await complete(store, was_there=was_there)
+    assert number > 8
+
+
+@run_virtual
+async def test_scratch_files_are_gone(tmp_path: Any) -> None:
+    """After a seed, and after one whose source fails."""
+    settings = settings_of(16, table_dir=str(tmp_path))
+
+    def failing() -> Iterator[tuple[str, int]]:
+        yield from ROWS.items()
+        raise LookupError("gone")
+
+    for source in (ROWS, failing()):
+        with suppress(LookupError):
+            await sb.seed(settings, states, {"value": source}, store=MemoryStore())
+        assert [path.name for path in tmp_path.iterdir()] == ["lock"]
