@@ -254,6 +254,11 @@ def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, new
     )
 
 
+def assert_as_old_as_it_says(staleness_s: float, unknown_s: float) -> None:
+    """A follower may not know a commit yet, and says that it has not looked since. `unknown_s`: since it is there."""
+    assert staleness_s >= unknown_s, f"said to be {staleness_s:.6f} s old, and is so for {unknown_s:.6f} s"
+
+
 def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Commit]) -> None:
     """The history is the newest commit, its parent, and so on to the first, or to the oldest that was not swept."""
     by_sequence = {commit.sequence: commit for commit in commits}

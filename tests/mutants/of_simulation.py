@@ -466,4 +466,29 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "is_before=lambda commit: commit.sequence < sequence)",
         "judge_end",
     ),
+    # -------------------------------------------------------------------------------------------------- the follower
+    Mutant(
+        "a follower answers from two commits",
+        "statebackend._following.tables",
+        "kept.update(zip(keys, found, strict=True))",
+        "pass",
+        "assert_same_contents",
+        tries=200,
+    ),
+    Mutant(
+        "a follower is fresh whatever its look has found",
+        "statebackend._following.following",
+        "if found.fresh is not None:\n            self._fresh = found.fresh",
+        "self._fresh = KnownMoment(self.clock)",
+        "assert_as_old_as_it_says",
+        tries=200,
+    ),
+    Mutant(
+        "a promotion applies nothing of what lies between",
+        "statebackend._following.promotion",
+        "await following.catch_up(base)",
+        "pass",
+        "_judge_restored",
+        tries=200,
+    ),
 )

@@ -24,6 +24,7 @@ from statebackend._log.names import (
 from statebackend.abc import CheckpointInfo
 from statebackend.ids import ClockMark
 from statebackend.testing.crash_store import Write
+from statebackend.testing.virtual_time import VirtualClock
 from tests import invariants
 from tests.invariants import Contents
 from tests.simulation.beside.losses import Loss
@@ -64,6 +65,8 @@ class SimulatedJob:
         self.objects: Final[Mapping[str, bytes]] = _Scoped(self.primary.objects, ROOT)
         self.log: Final[list[Entry]] = []
         self.attempts: Final[list[CheckpointCall]] = []
+        self.committed_at_s: Final[dict[int, float]] = {}
+        """When each commit came to be there, by its sequence."""
         self.failure: Exception | None = None
         self.dropped: Final[set[str]] = set()
         """Names of savepoints that are being dropped, or were."""
@@ -325,6 +328,7 @@ class SimulatedJob:
         found, expected = (invariants.living(each, attempt.time.now_s, TTL_S) for each in (contents, attempt.contents))
         invariants.assert_same_contents(found, expected, f"commit {commit.sequence}")
         attempt.sequence = commit.sequence
+        self.committed_at_s[commit.sequence] = VirtualClock().monotonic()
 
     def _judge_time(self, commit: Commit, attempt: CheckpointCall, contents: Contents) -> None:
         parent = None if commit.parent is None else self.commit_at(commit.parent)

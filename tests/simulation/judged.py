@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from statebackend._codec.commit import Commit
-from statebackend.abc import CheckpointInfo, ObjectStore, StateChangeUploader
+from statebackend.abc import CheckpointInfo, ObjectStore, RestoreReport, StateChangeUploader
 from statebackend.errors import (
     BackendClosedError,
     CheckpointExistsError,
@@ -130,6 +130,11 @@ class JudgedLife:
             self._contents = dict(self._job.contents_at(-1 if sequence is None else sequence))
             self._time = self._job.time_at(-1 if sequence is None else sequence)
 
+    def _judge_restored(self, restored: RestoreReport | None, newest: CommitSummary | None) -> None:
+        with self._job.judging():
+            at = None if restored is None else restored.sequence
+            assert at == (None if newest is None else newest.sequence), f"restored {at} instead of {newest}"
+
     # ------------------------------------------------------------------------------------------------ what is judged
 
     def _judge_failed(self, attempt: CheckpointCall, error: StateBackendError, *, savepoint: str | None) -> bool:
@@ -159,6 +164,14 @@ class JudgedLife:
             newest = self._job.log[-1].epoch
             assert newest > self._epoch or not self._primary.alive, f"fenced in epoch {self._epoch}, by {newest}"
 
+    def _judge_overtaken(self, error: FencedError) -> None:
+        """An heir is refused only if another one has committed behind its claim."""
+        self._tell("is overtaken")
+        with self._job.judging():
+            behind = error.facts.get("sequence")
+            assert isinstance(behind, int), f"fenced without a reason: {error}"
+            assert self._job.newest > behind, f"fenced, and nobody has committed behind {behind}"
+
     def _judge_finished(self, attempt: CheckpointCall, stands_on: int) -> None:
         """A call of `commit` that was cancelled has ended: either nothing was committed, or who committed stands on it.
 
@@ -177,6 +190,9 @@ class JudgedLife:
 
     def _judge_error(self, error: StateBackendError) -> None:
         """Opening may raise a store's errors as they are; it must raise no error that is not documented."""
+        if self.plan.heir is not None and self._gauges.ledger is None and isinstance(error, FencedError):
+            self._judge_overtaken(error)
+            return
         told: tuple[type[StateBackendError], ...] = (StoreUnavailableError, StoreAccessError)
         if self._base is not None and self._base not in self._job.retained:
             told = (*told, CheckpointNotFoundError, MissingObjectError)  # it was swept

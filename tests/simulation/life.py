@@ -14,6 +14,7 @@ from statebackend._backend.coordinating import open_coordinator
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._codec.commit import Commit
+from statebackend._following.follower import follow
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._ranges.range_owners import open_range_owners
@@ -31,11 +32,12 @@ from statebackend.errors import (
 from statebackend.ids import Epoch, Key, SourceMark
 from statebackend.testing.kits.cancellation import TURNS, How, cancelled, turns
 from tests import invariants
+from tests.simulation.beside.heirs import JudgedFollower
 from tests.simulation.gauges import ledger_of
 from tests.simulation.job import JOB, ROOT
 from tests.simulation.judged import OPENING_S, PATIENCE_S, JudgedLife
 from tests.simulation.owners import RangesAtWork, savepoints_of
-from tests.simulation.scenario import SAVEPOINTS
+from tests.simulation.scenario import SAVEPOINTS, HeirPlan
 from tests.simulation.states import STATES, change, draw_changes, expect, states_of
 from tests.simulation.timed import (
     TimedBatch,
@@ -126,6 +128,9 @@ class Life(JudgedLife):
             base = self._base = self._chance.choice(commits) if self.plan.branches and commits else None
             asked = {"checkpoint_id": None if base is None else base.checkpoint_id}
         asked |= {"store": self._world.sabotage.store(self._primary), "clock": self._clock}
+        if self.plan.heir is not None and commits:
+            await self._inherit(opening, self.plan.heir)
+            return
         if self.plan.parts:
             await self._open_in_ranges(opening, newest, asked)
             return
@@ -139,17 +144,51 @@ class Life(JudgedLife):
             **asked,
         ) as backend:
             opening.deadline = math.inf
-            self._gauges.watch(ledger_of(backend))
+            await self._work_with(backend, newest, asked)
+
+    async def _work_with(self, backend: StateBackend, newest: int, asked: Mapping[str, Any]) -> None:
+        self._gauges.watch(ledger_of(backend))
+        try:
+            self._judge_opened(backend.newest, newest, asked)
+            self._judge_restored(backend.restored, backend.newest)
+            await self._begin(backend.epoch)
+            await self._work(backend)
+        finally:
+            self._leaving_since = self._clock.monotonic()
+            self._tell("leaves")
+
+    async def _inherit(self, opening: anyio.CancelScope, plan: HeirPlan) -> None:
+        """Follow the job, then take it over. Where that fails, the follower goes on, and tries once more."""
+        world = self._world
+        async with follow(
+            world.settings,
+            every_s=plan.every_s,
+            store=world.sabotage.store(self._primary),
+            clock=self._clock,
+            observer=self._gauges,
+        ) as follower:
+            opening.deadline = math.inf
+            followed = JudgedFollower(
+                follower, self._job, world.settings, world.timing, clock=self._clock, tell=self._tell
+            )
+            for _ in range(plan.reads):
+                await anyio.sleep(plan.pause_s)
+                followed.judge_answer()
+            followed.tell()
+            opening.deadline = anyio.current_time() + OPENING_S
+            newest = self._job.newest
             try:
-                self._judge_opened(backend.newest, newest, asked)
-                with self._job.judging():
-                    at = None if backend.restored is None else backend.restored.sequence
-                    assert at == (None if backend.newest is None else backend.newest.sequence), "restored another one"
-                await self._begin(backend.epoch)
-                await self._work(backend)
-            finally:
-                self._leaving_since = self._clock.monotonic()
-                self._tell("leaves")
+                backend = await follower.promote(uploader=world.sabotage.uploader())
+            except (StoreUnavailableError, StoreAccessError) as error:
+                self._tell(f"cannot take over: {type(error).__name__}")
+                self._primary.in_doubt.clear()
+                await anyio.sleep(plan.pause_s)
+                followed.judge_answer()
+                newest = self._job.newest
+                backend = await follower.promote(uploader=world.sabotage.uploader())
+            opening.deadline = math.inf
+            self._tell("takes over")
+            await self._work_with(backend, newest, {})
 
     async def _open_in_ranges(self, opening: anyio.CancelScope, newest: int, asked: Mapping[str, Any]) -> None:
         store, settings = self._world.sabotage.store(self._primary), self._world.settings

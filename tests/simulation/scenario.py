@@ -39,6 +39,15 @@ SAVEPOINTS: Final[Sequence[str]] = ("blue", "green")
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeirPlan:
+    """How long a life follows the job before it takes it over, and how often it looks."""
+
+    reads: int
+    pause_s: float
+    every_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class LifePlan:
     """One life: its host, the commit it opens, its amount of work, and its end, unless it ended before."""
 
@@ -56,6 +65,8 @@ class LifePlan:
     """Ranges that its work is cut into, as on executors; 0: it does all of it itself, as in a driver."""
     is_timeless: bool = False
     """True if it gets no timed rows, as a run of the program without them."""
+    heir: HeirPlan | None = None
+    """It follows the job, and takes it over, in place of opening it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +302,35 @@ def draw_ways(chance: Random, scenario: Scenario, *, savepoints: float) -> Scena
         for life in scenario.lives
     )
     return replace(scenario, lives=lives)
+
+
+def draw_heirs(chance: Random, scenario: Scenario) -> Scenario:
+    """Draw, for two thirds of the seeds, lives that follow those before them, mostly while these are still at work.
+
+    In a third of the seeds one of them lives to take the job over.
+    """
+    if chance.random() < 0.33 or len(scenario.lives) < 2:
+        return scenario
+    turn_s = 0.001 + scenario.weather.latency_s
+    sure, lives = chance.randrange(1, len(scenario.lives)), list(scenario.lives)
+    for number in range(1, len(lives)):
+        if number != sure and chance.random() < 0.6:
+            continue
+        former, life = lives[number - 1 : number + 1]
+        plan = HeirPlan(
+            reads=chance.choice((0, 3, 20, 40)),
+            pause_s=chance.expovariate(1.0) * turn_s * chance.choice((5, 20)),
+            every_s=turn_s * chance.choice((0.5, 3, 30)),
+        )
+        ends_after_s = life.ends_after_s + 10 * turn_s + plan.reads * plan.pause_s
+        ending = chance.choice((life.ending, "leaves"))
+        ways = {"host": None, "branches": False, "savepoint": None, "parts": 0}  # an heir opens as a follower can
+        lives[number] = replace(life, heir=plan, ending=ending, ends_after_s=ends_after_s, **ways)
+        if chance.random() < 0.8:
+            overlap_s = chance.expovariate(1.0) * turn_s * chance.choice((3, 10, 30))
+            ending = chance.choice((former.ending, "leaves"))
+            lives[number - 1] = replace(former, overlap_s=overlap_s, batches=max(former.batches, 6), ending=ending)
+    return replace(scenario, lives=tuple(lives))
 
 
 def draw_readers(chance: Random, scenario: Scenario) -> Mapping[int, ReaderPlan]:

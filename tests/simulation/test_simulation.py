@@ -69,7 +69,9 @@ DRAWN = {
     "a sweep at an opening": (r"life\d+ primary put simulated/swept/\d+: done", 35),
     "a damaged commit that its copy replaces": (r"is damaged, .* proved: True", 12),
     "a commit that is gone and that its copy replaces": (r"is gone, .* proved: True", 3015),
-    "a damaged commit whose copy is not proved": (r"is damaged, .* proved: False", 1414),
+    "a damaged commit whose copy is not proved": (r"is damaged, .* proved: False", 1486),
+    "a life that has followed commits before it takes the job over": (r"has followed [1-9]", 7),
+    "a follower that reads a commit anew": (r"jumps to commit", 19),
 }
 """The line of a trace that shows it, and the seed that is tried first."""
 

@@ -10,7 +10,8 @@ lives continue as zombies while the next ones work. Half of the seeds also have 
 nights after which a sweep finds everything old; savepoints are made of the next commit, of the newest behind it, and of
 older ones from outside, and lives start from them. In one of eight the job is opened again for each batch; in one of
 three its newest commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the
-seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed.
+seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed; and in
+one of three there are lives that follow the job first, and then take it over.
 
 Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
 values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.
@@ -67,6 +68,7 @@ from tests.simulation.scenario import (
     Scenario,
     Upkeep,
     draw_followers,
+    draw_heirs,
     draw_lateness,
     draw_readers,
     draw_scenario,
@@ -156,7 +158,8 @@ class _World:
         drawn = draw_lateness(self._drawing("lateness"), draw_scenario(self._drawing("scenario")))
         drawn = draw_small(self._drawing("small"), seed, draw_short_lives(self._drawing("short lives"), drawn))
         self._upkeep: Final = draw_upkeep(self._drawing("upkeep"), drawn.lives, drawn.weather)
-        self._scenario: Final[Scenario] = draw_ways(self._drawing("ways"), drawn, savepoints=self._upkeep.savepoints)
+        drawn = draw_ways(self._drawing("ways"), drawn, savepoints=self._upkeep.savepoints)
+        self._scenario: Final[Scenario] = draw_heirs(self._drawing("takeover"), drawn)
         self.timing: Final = draw_time(self._drawing("time"))
         self._readers = draw_readers(self._drawing("readers"), self._scenario)
         self._followers = draw_followers(self._drawing("followers"), self._scenario)
