@@ -324,8 +324,8 @@ def draw_heirs(chance: Random, scenario: Scenario) -> Scenario:
         )
         ends_after_s = life.ends_after_s + 10 * turn_s + plan.reads * plan.pause_s
         ending = chance.choice((life.ending, "leaves"))
-        ways = {"host": None, "branches": False, "savepoint": None, "parts": 0}  # an heir opens as a follower can
-        lives[number] = replace(life, heir=plan, ending=ending, ends_after_s=ends_after_s, **ways)
+        life = replace(life, host=None, branches=False, savepoint=None, parts=0)  # a follower opens the newest commit
+        lives[number] = replace(life, heir=plan, ending=ending, ends_after_s=ends_after_s)
         if chance.random() < 0.8:
             overlap_s = chance.expovariate(1.0) * turn_s * chance.choice((3, 10, 30))
             ending = chance.choice((former.ending, "leaves"))

@@ -4,8 +4,9 @@ An answer is of the one commit that the position names; and whoever has a newer 
 than the answer says that it may be old.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, Final
 
 from statebackend._following.follower import StateFollower
 from statebackend._following.following import Following
@@ -42,9 +43,9 @@ class JudgedFollower:
         self._jumps = 0
         self._states = states_of(follower)  # type: ignore[arg-type]  # declared as in a backend
         following = follower._following
-        following._may_go_on = self._judged(following)
+        following._may_go_on = self._judged(following)  # type: ignore[method-assign]  # of this one alone
 
-    def _judged(self, following: Following) -> Callable[[], object]:
+    def _judged(self, following: Following) -> Callable[[], Coroutine[Any, Any, None]]:
         may_go_on = following._may_go_on
 
         async def judged() -> None:
@@ -63,7 +64,7 @@ class JudgedFollower:
                 contents = self._job.contents_at(position.sequence)
                 if self._timing is not None:
                     whole = KeyGroupRange(0, self._settings.max_parallelism - 1)
-                    assert_time(_WithClock(self._follower, whole), contents, time, self._timing, len(whole))
+                    assert_time(_with_clock(self._follower, whole), contents, time, self._timing, len(whole))
             living = invariants.living(contents, time.now_s, TTL_S)
             expected = {place: value for place, value in living.items() if place[0] in self._states}
             invariants.assert_same_contents(found, expected, f"what is answered of commit {position.sequence}")
@@ -80,14 +81,12 @@ class JudgedFollower:
         self._tell(f"has followed {position.commits} commits, {position.jumps} jumps, problem {position.problem}")
 
 
-class _WithClock:
-    """A follower with the clock of its commit, as a backend has it."""
-
-    def __init__(self, follower: StateFollower, key_groups: KeyGroupRange) -> None:
-        clock = follower._following.state.commit.clock
-        self.clock_s = None if clock is None else clock.now_s
-        self.key_groups = key_groups
-        self._follower = follower
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._follower, name)
+def _with_clock(follower: StateFollower, key_groups: KeyGroupRange) -> Any:
+    """What declares the follower's states, with the clock of its commit, as a backend has it."""
+    clock = follower._following.state.commit.clock
+    return SimpleNamespace(
+        clock_s=None if clock is None else clock.now_s,
+        key_groups=key_groups,
+        timers=follower.timers,
+        value_state=follower.value_state,
+    )
