@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, overload
 
@@ -12,7 +13,14 @@ from statebackend._backend.asked_to_open import AskedToOpen, HowToOpen
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import choose_copies, retain
 from statebackend._backend.job import Job, tell_opened, tell_passed_over
-from statebackend._backend.stores import open_local, open_primary, open_threads, readable_copies, telling_requests
+from statebackend._backend.stores import (
+    get_apart,
+    open_local,
+    open_primary,
+    open_threads,
+    readable_copies,
+    telling_requests,
+)
 from statebackend._backend.sweeping import SweepBeside
 from statebackend._backend.tables import HEAP, Tables, open_tables, parents_left, table_parents
 from statebackend._checkpoint.backend import Machinery, StateBackend
@@ -216,7 +224,8 @@ def _tables_of(
 ) -> AbstractAsyncContextManager[Tables]:
     if asked.warm is not None:  # it has its own
         return nullcontext(HEAP)
-    return open_tables(asked.settings, asked.owned, threads, parents, over_runs=True)
+    again = None if asked.store is not None else partial(get_apart, asked.settings)  # that one belongs to this loop
+    return open_tables(asked.settings, asked.owned, threads, parents, over_runs=True, again=again)
 
 
 def _job_of(

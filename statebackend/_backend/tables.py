@@ -29,7 +29,7 @@ from statebackend._tasks import finish
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
 from statebackend.errors import SettingsError, TableDiskError, needs_extra
-from statebackend.ids import KeyGroupRange, RocksDBBase
+from statebackend.ids import Handle, KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Tables(msgspec.Struct, frozen=True):
     scratch: Path | None = None
     are_over_runs: bool = False
     """Columnar states look up in their bases."""
+    again: Callable[[Handle], bytes] | None = None
+    """Over runs: gets an object of the primary for a look-up, which cannot wait for the loop."""
     parents: Sequence[Path] = ()
     """On the heap: where a restore may make a scratch directory, in order. Empty: where the settings say."""
 
@@ -62,6 +64,7 @@ async def open_tables(
     parents: Sequence[Path] = (),
     *,
     over_runs: bool = False,
+    again: Callable[[Handle], bytes] | None = None,
 ) -> AsyncGenerator[Tables]:
     """The tables of one owner, with files below the first of `parents` that takes them: by default, of the settings.
 
@@ -72,7 +75,7 @@ async def open_tables(
         if over_runs and settings.table == "runs":
             keys = OwnedKeys(key_groups, settings.max_parallelism)
             over = partial(_over_runs, settings.table_memory_bytes, keys)
-            yield Tables(over, are_over_runs=True, parents=parents or table_parents(settings))
+            yield Tables(over, are_over_runs=True, again=again, parents=parents or table_parents(settings))
         else:
             yield Tables(heap_table, parents=parents)
         return
@@ -126,6 +129,7 @@ def run_files(
         writable=local is not None and local.writable,
         parents=tables.parents,
         threads=threads,
+        again=tables.again,
     )
 
 

@@ -4,13 +4,16 @@ What is open stays whole: a sweep, or another process, may delete its name. Noth
 killed.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from statebackend._changelog.changelog_reader import verify
 from statebackend._checkpoint.fetch import Fetched, Fetcher, try_repair
 from statebackend._local.disk import make_directory
 from statebackend._local.segments import LocalSegments
@@ -32,8 +35,13 @@ class RunFiles:
         writable: bool,
         parents: Sequence[Path],
         threads: WorkerThreads,
+        again: Callable[[Handle], bytes] | None = None,
     ) -> None:
-        """`local`: the local copies, which are repaired if they are `writable`."""
+        """`local`: the local copies, which are repaired if they are `writable`.
+
+        `again` gets an object of the primary, in any thread and without a loop, when a page turns out to be damaged.
+        """
+        self._again = again
         self._fetcher = fetcher
         self._local = local
         self._writable = writable
@@ -58,6 +66,8 @@ class RunFiles:
             return await self._threads.io(_in_nameless_file, self._parent, content, segment)
 
         found = await self._fetcher.fetch(segment, None if local is None else copy, place)
+        if self._again is not None:
+            found.content.mended_by(partial(_mended, self._again, self._parent, segment))
         if found.fallback is not None and local is not None and self._writable:
             assert data is not None
             found = found.with_repair(repaired=await _repaired(local, segment, data))
@@ -79,14 +89,25 @@ async def _repaired(store: LocalSegments, segment: Handle, data: bytes) -> bool:
 
 
 def _in_nameless_file(parent: Path, content: bytes, segment: Handle) -> OpenRun:
+    return open_run(OpenFile(_nameless(parent, content), parent / segment.key.rpartition("/")[2]), segment)
+
+
+def _mended(again: Callable[[Handle], bytes], parent: Path, segment: Handle) -> int:
+    """A file with the primary's copy, verified."""
+    content = again(segment)
+    verify(content, segment)
+    return _nameless(parent, content)
+
+
+def _nameless(parent: Path, content: bytes) -> int:
+    """The descriptor of a new file with this content, which has no name."""
     try:
         make_directory(parent)
         with tempfile.TemporaryFile(dir=parent) as file:
             file.write(content)
             file.flush()
-            opened = OpenFile.of(file.fileno(), parent / segment.key.rpartition("/")[2])
+            return os.dup(file.fileno())
     except OSError as error:
         raise TableDiskError(
             "the disk of the tables takes no more files", directory=str(parent), reason=error.strerror
         ) from error
-    return open_run(opened, segment)

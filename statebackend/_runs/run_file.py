@@ -8,6 +8,7 @@ Files are read by `pread`, and never mapped: a mapped file that is cut short, or
 process. Here both raise.
 """
 
+import logging
 import os
 import struct
 import weakref
@@ -40,16 +41,22 @@ from statebackend.ids import Handle
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
+
 _HEAD_GUESS: Final = 1024
 """Read for the head of a frame and its first part: one read is enough but for many columns."""
 
 
 class OpenFile:
-    """A file to read from, closed when nobody refers to it. It stays whole when its name is deleted."""
+    """A file to read from, closed when nobody refers to it. It stays whole when its name is deleted.
+
+    `mend` gets the content from the other copy, a file that is open; without it damage stays.
+    """
 
     def __init__(self, number: int, path: Path) -> None:
         """`number`: the descriptor, which this object closes. `path` may be no name of the file any more."""
         self._number = number
+        self.mend: Callable[[], int] | None = None
         weakref.finalize(self, os.close, number)
         self.path: Final = path
         self.size_bytes: Final = os.fstat(number).st_size
@@ -58,11 +65,6 @@ class OpenFile:
     def at(cls, path: Path) -> Self:
         """The file of that name. Raises `OSError`."""
         return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
-
-    @classmethod
-    def of(cls, number: int, path: Path) -> Self:
-        """A file that is open already: this object has a descriptor of its own. Raises `OSError`."""
-        return cls(os.dup(number), path)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill the buffer. Raises `StoreUnavailableError` where the disk fails or the file has become shorter."""
@@ -92,6 +94,17 @@ class OpenFile:
             with suppress(OSError):
                 for offset in offsets:
                     os.posix_fadvise(self._number, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def replace(self) -> bool:
+        """Read from the other copy from now on, if there is one. Raises what `mend` raises."""
+        if self.mend is None:
+            return False
+        number = self.mend()
+        try:
+            os.dup2(number, self._number, inheritable=False)  # at once, for whatever thread reads here
+        finally:
+            os.close(number)
+        return True
 
     def remove_name(self) -> None:
         """Delete the file's name, if it still has it: nobody opens a damaged copy again."""
@@ -127,7 +140,21 @@ class RunPart:
         self._is_proved: Flags = np.zeros(head.pages, np.bool_)
 
     def read(self, pages: Integers, into: Octets) -> None:
-        """Read these pages, each proved if it was not before. Raises `CorruptSegmentError`, `StoreUnavailableError`."""
+        """Read these pages, each proved if it was not before.
+
+        Where the file is damaged or cannot be read, the other copy takes its place. Raises `CorruptSegmentError` or
+        `StoreUnavailableError` if that cannot be had.
+        """
+        try:
+            self._read(pages, into)
+        except (CorruptSegmentError, StoreUnavailableError) as error:
+            self.file.remove_name()
+            if not self.file.replace():
+                raise
+            _logger.warning("a damaged local copy is passed by, and the primary's is used: %s", error)
+            self._read(pages, into)
+
+    def _read(self, pages: Integers, into: Octets) -> None:
         size = self.head.page_bytes
         view, is_fresh = into.data, np.flatnonzero(~self._is_proved[pages])
         offsets = (self.offset + pages * size).tolist()
@@ -140,7 +167,6 @@ class RunPart:
         for number in is_fresh.tolist():
             page = pages[number]
             if zlib.crc32(view[number * size : (number + 1) * size]) != self.tail.checksums[page]:
-                self.file.remove_name()
                 raise CorruptSegmentError(
                     "a page of the state is damaged: open the job again, which takes the other copy",
                     object=self.key,
@@ -157,6 +183,11 @@ class OpenRun:
         self.segment: Final = segment
         self.parts: Final = parts
         self._others = others
+
+    def mended_by(self, mend: Callable[[], int]) -> None:
+        """Have `mend` get the other copy when this one is damaged: a file that is open, verified."""
+        for part in self.parts:
+            part.file.mend = mend
 
     def others(self) -> Iterator[Changes]:
         """The changes that do not lie in pages, in order. Raises as `changes_of`."""

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from statebackend._codec.change_sets.paged_changes import is_paged
 from statebackend._codec.segment import decode_segment
 from statebackend._runs.run_table import RunTable
 from statebackend.errors import CorruptSegmentError
+from statebackend.objectstore import LocalStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock
 from tests.knobs import settings_with
@@ -196,15 +198,49 @@ async def test_a_base_is_wanted_when_changes_fill_the_memory(tmp_path: Path) -> 
         assert len(table_of(backend)._runs) == 1000
 
 
+async def test_a_damaged_page_is_passed_by_in_the_middle_of_a_batch(job: Job) -> None:
+    """The primary's copy takes its place, with the next page that is read. The local copy is gone, and comes back."""
+    run = run_virtual(job.with_a_base)
+    await anyio.to_thread.run_sync(run)
+    (segment,) = job.segments("local")
+    data = bytearray(segment.read_bytes())
+    data[3 * 4096] ^= 1
+    segment.write_bytes(data)
+    async with sb.open_backend(job.settings) as backend:
+        assert backend.restored is not None
+        assert backend.restored.fallbacks == ()
+        job.check(backend)
+        assert not segment.exists()
+        job.write(backend, ["k1", "k499"])
+        job.check(backend)
+    async with sb.open_backend(job.settings) as backend:
+        assert [each.repaired for each in backend.restored.fallbacks] == [True]  # type: ignore[union-attr]
+
+
+async def test_pages_that_both_copies_have_damaged_are_an_error(job: Job) -> None:
+    """Of ours, each time."""
+    await anyio.to_thread.run_sync(run_virtual(job.with_a_base))
+    for root in ("local", "primary"):
+        (segment,) = job.segments(root)
+        data = bytearray(segment.read_bytes())
+        data[3 * 4096] ^= 1
+        segment.write_bytes(data)
+    async with sb.open_backend(job.settings) as backend:
+        for _ in range(2):
+            with pytest.raises(CorruptSegmentError):
+                columns(backend).to_arrow()
+
+
 @run_virtual
 async def test_a_damaged_page_is_refused_and_the_next_opening_heals_it(job: Job) -> None:
-    """Before a value of it is used. The local copy is gone then, and comes from the primary."""
+    """Where the store is given, and nobody else can be asked for the primary's copy while a batch waits."""
     await job.with_a_base()
     (segment,) = job.segments("local")
     data = bytearray(segment.read_bytes())
     data[3 * 4096] ^= 1
     segment.write_bytes(data)
-    async with sb.open_backend(job.settings, clock=VirtualClock()) as backend:
+    given = LocalStore(job.directory / "primary")
+    async with sb.open_backend(job.settings, clock=VirtualClock(), store=given) as backend:
         with pytest.raises(CorruptSegmentError):
             columns(backend).to_arrow()
     assert not segment.exists()
