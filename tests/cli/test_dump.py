@@ -111,7 +111,7 @@ def test_every_kind_is_shown_without_its_classes(kinds: Place) -> None:
     assert {row["key_group"] for row in rows.values() if row["key"] == "k"} == {rows["legs"]["key_group"]}
 
 
-@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@pytest.mark.parametrize("table", ["heap", "rocksdb", "runs"])
 def test_one_state_one_key_and_so_many_lines(kinds: Place, table: str) -> None:
     """Each alone and together, on either table."""
     if table == "rocksdb":

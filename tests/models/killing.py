@@ -78,7 +78,7 @@ class Killing:
         self,
         directory: Path,
         seed: int,
-        tables: Sequence[str] = ("heap", "heap", "rocksdb"),
+        tables: Sequence[str] = ("heap", "heap", "rocksdb", "runs"),
         *,
         preload: Sequence[str] = (),
     ) -> None:

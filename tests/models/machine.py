@@ -80,7 +80,7 @@ def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
 
 
 HEAP = plans(st.just("heap"))
-BOTH_TABLES = plans(st.sampled_from(["heap", "rocksdb"]))  # needs the extra rocksdb
+BOTH_TABLES = plans(st.sampled_from(["heap", "rocksdb", "runs"]))  # needs the extra rocksdb
 
 
 @dataclass(kw_only=True, eq=False)

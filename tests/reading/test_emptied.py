@@ -66,7 +66,7 @@ def remove_all(state: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("bases", [0, 1])
-@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@pytest.mark.parametrize("table", ["heap", "rocksdb", "runs"])
 def test_every_reader_has_no_row(table: str, bases: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And the differences and the feed have each key as removed, with the value that it had."""
     if table == "rocksdb":

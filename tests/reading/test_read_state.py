@@ -168,7 +168,7 @@ async def test_owners_and_their_successors_are_read_as_one(tmp_path: Path) -> No
     assert found == {f"key {number}": number + 100 for number in range(40)}
 
 
-@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@pytest.mark.parametrize("table", ["heap", "rocksdb", "runs"])
 @pytest.mark.parametrize("is_changed", [False, True])
 async def test_a_list_or_map_larger_than_a_part_is_read_whole(table: str, is_changed: bool, tmp_path: Path) -> None:
     """Of more than 1 MiB each, so that a base has them in pieces: one behind the other, with small ones between."""
