@@ -131,6 +131,33 @@ class ChangeSetHandle(msgspec.Struct, frozen=True, array_like=True):
     records: int
 
 
+class Lifetime(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The time-to-live of a state as of a commit, and since when it applies. Times are those of its clock.
+
+    `untimed_since_s`: what was stored without a time of writing counts as written then, the time of the first commit
+    with a time-to-live; `None`, before the clock has begun: it never expires. `gone_until_s`: what was written then or
+    before had expired when the time-to-live was made longer, and stays so; `None`: it never was.
+    """
+
+    seconds: float
+    untimed_since_s: float | None = None
+    gone_until_s: float | None = None
+
+    def is_live(self, stamp: float | None, seconds: float, now: float) -> bool:
+        """True if what was written then has not expired `now`, under a time-to-live of so many seconds."""
+        stamp = self.untimed_since_s if stamp is None else stamp
+        if stamp is None:
+            return True
+        return now < stamp + seconds and (self.gone_until_s is None or stamp > self.gone_until_s)
+
+    def changed_to(self, seconds: float, at: float | None) -> "Lifetime":
+        """With another number of seconds; `at`: the time up to which the former one has applied, if it is known."""
+        gone_until_s = self.gone_until_s
+        if seconds > self.seconds and at is not None:
+            gone_until_s = max(at - self.seconds, -math.inf if gone_until_s is None else gone_until_s)
+        return Lifetime(seconds, self.untimed_since_s, gone_until_s)
+
+
 class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
     """A declared state: its number in the changes, its name and kind, and the schemas of its values.
 
@@ -145,6 +172,8 @@ class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
     key_schema: str = ""
     version: int = 0
     earlier: tuple[str, ...] = ()
+    lifetime: Lifetime | None = None
+    """`None` if it was last declared without a time-to-live, or committed by a release that did not say."""
 
 
 class OperatorElements(msgspec.Struct, frozen=True):

@@ -337,12 +337,23 @@ def _check_base(base: CheckpointId | None, snapshots: Sequence[SnapshotResult]) 
         )
 
 
+def _with_later_time(state: StateDescriptor, other: StateDescriptor | None) -> StateDescriptor:
+    """The state with the later beginning: owners whose time-to-live has a clock of its own read it one by one."""
+    mine, theirs = state.lifetime, None if other is None else other.lifetime
+    if mine is None or theirs is None or mine.untimed_since_s is None or theirs.untimed_since_s is None:
+        return state
+    later_s = max(mine.untimed_since_s, theirs.untimed_since_s)
+    return msgspec.structs.replace(state, lifetime=msgspec.structs.replace(mine, untimed_since_s=later_s))
+
+
 def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
     """The states of every owner. A number must mean the same state everywhere: changes name their state by it."""
-    states = {descriptor.state_id: descriptor for snapshot in snapshots for descriptor in snapshot.states}
+    states: dict[int, StateDescriptor] = {}
+    for descriptor in (each for snapshot in snapshots for each in snapshot.states):
+        states[descriptor.state_id] = _with_later_time(descriptor, states.get(descriptor.state_id))
     for snapshot in snapshots:
         for descriptor in snapshot.states:
-            if states[descriptor.state_id] != descriptor:
+            if states[descriptor.state_id] != _with_later_time(descriptor, states[descriptor.state_id]):
                 raise InputError(
                     "owners have declared different states, or in another order",
                     one=states[descriptor.state_id],

@@ -221,9 +221,9 @@ def read_state(
     or the array that it is shown as.
     `columns` are those of a columnar state, or fields of a record; no others are decoded.
 
-    What has expired is left out if `ttl` is given, as in the state's declaration: a commit does not say how long a
-    value lives. It goes by the clock in the commit, or by its own `now`. Values of an earlier version need `migrate`,
-    as in the declaration. Keys of several types need `key_as_json`.
+    What has expired is left out if `ttl` is given, as in the state's declaration. It goes by the clock in the commit,
+    or by its own `now`. Values of an earlier version need `migrate`, as in the declaration. Keys of several types need
+    `key_as_json`.
 
     The rows are in no order. In memory are some batches, a few of the job's files, and the keys that changed since the
     last base. Nothing is written, and nobody is fenced. But if the read takes longer than the checkpoint is retained,

@@ -9,21 +9,25 @@ from statebackend._log.moments import Moment
 from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.values import Upcast
 from statebackend.errors import InputError, KeyTypeError
-from statebackend.ids import Key, KeyGroupRange
+from statebackend.ids import Key, KeyGroupRange, Lifetime, StateDescriptor
 
 
 class Expiry(NamedTuple):
-    """Entries written `seconds` before `now_s`, or earlier, have expired; what has no time of writing never does.
+    """Entries written `seconds` before `now_s`, or earlier, have expired.
 
     `now_s` is `None` where there is no clock: before the job's first time, what is written has no time either.
+    `lifetime`: that which the commit says of the state.
     """
 
     seconds: float
     now_s: float | None
+    lifetime: Lifetime
 
     def has(self, stamp: float | None) -> bool:
         """True if what was written then has expired. Raises `InputError` if no clock tells."""
-        return stamp is not None and stamp + self.seconds <= self.now()
+        if stamp is None and self.lifetime.untimed_since_s is None:
+            return False
+        return not self.lifetime.is_live(stamp, self.seconds, self.now())
 
     def now(self) -> float:
         """The time. Raises `InputError` without a clock."""
@@ -76,13 +80,14 @@ class AskedOfState:
         self.migrate: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else migrate
         self.key_as_json: Final = key_as_json
 
-    def expiry(self, commit: Commit) -> Expiry | None:
+    def expiry(self, commit: Commit, state: StateDescriptor) -> Expiry | None:
         """By the time-to-live, as of now by its own clock, or by the clock that the commit has."""
         if self.ttl is None:
             return None
+        now_s = None if commit.clock is None else commit.clock.now_s
         if self.ttl.now is not None:
-            return Expiry(self.ttl.seconds, self.ttl.read_clock())
-        return Expiry(self.ttl.seconds, None if commit.clock is None else commit.clock.now_s)
+            now_s = self.ttl.read_clock()
+        return Expiry(self.ttl.seconds, now_s, state.lifetime or Lifetime(self.ttl.seconds))
 
 
 def range_from(key_groups: tuple[int, int] | KeyGroupRange) -> KeyGroupRange:

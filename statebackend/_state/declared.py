@@ -5,6 +5,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.change_sets.changes import Changes
@@ -23,9 +24,9 @@ from statebackend._state.kinds.operator_state import (
     mode_of,
 )
 from statebackend._state.time import timers
-from statebackend._state.time.job_clock import JobClock
+from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend._state.time.timers import DueTimer, Timers
-from statebackend._state.time.ttl import TimeToLive
+from statebackend._state.time.ttl import TimeToLive, apply
 from statebackend._state.values import Values
 from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
@@ -35,6 +36,7 @@ from statebackend.errors import DataError, InputError, StateTypeError, Unsupport
 from statebackend.ids import (
     ClockMark,
     KeyGroupRange,
+    Lifetime,
     OperatorElements,
     RangeState,
     StateDescriptor,
@@ -96,6 +98,7 @@ class KeyedStates(StateDeclarations):
         self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
         self._declared: dict[str, KeyedState[Any, Any] | ColumnarState] = {}
         self._undeclared: dict[int, Timers] = {}  # by state id
+        self._ttls: dict[str, TimeToLive | None] = {}  # of the declared states
         self._types: dict[str, tuple[Any, ...]] = {}  # with which a state was declared in this process
 
     @property
@@ -151,7 +154,7 @@ class KeyedStates(StateDeclarations):
 
         found = self._descriptors.get(name) if type(name) is str else None
         columns = declaration.columns_of(found, schema, key, ttl, defaults)
-        declared = declaration.declaration_of(columns, found)
+        declared = declaration.declaration_of(columns, found, ttl)
         state = self.declare(name, columnar_state.ColumnarState, (schema, key), declared)
         state.declare(columns, ttl)
         return state
@@ -249,6 +252,8 @@ class KeyedStates(StateDeclarations):
 
     def drain(self) -> Iterator[Changes]:
         """The changes since the last drain, some thousands at a time."""
+        for name, ttl in self._ttls.items():
+            self._note_ttl(name, ttl)
         for name, state in self._declared.items():
             state_id = self._descriptors[name].state_id
             for changes in state.drain(state_id):
@@ -374,6 +379,17 @@ class KeyedStates(StateDeclarations):
     def _declaring(self) -> "KeyedStates":
         return self
 
+    def _note_ttl(self, name: str, ttl: TimeToLive | None) -> None:
+        """Note the state's time-to-live and since when it applies, now that this will be committed."""
+        found = self._descriptors[name]
+        lifetime = None if ttl is None else ttl.lifetime
+        if ttl is not None and lifetime is not None:
+            if lifetime.untimed_since_s is None:
+                lifetime = msgspec.structs.replace(lifetime, untimed_since_s=ttl.stamp())
+            apply(ttl, lifetime)
+        if lifetime != found.lifetime:
+            self._descriptors[name] = msgspec.structs.replace(found, lifetime=lifetime)
+
     def _describe(self, name: str, types: tuple[Any, ...], declaration: Declaration) -> StateDescriptor:
         next_id = 1 + max((found.state_id for found in self._descriptors.values()), default=-1)
         descriptor = described(self._descriptors.get(name) if type(name) is str else None, next_id, name, declaration)
@@ -386,7 +402,17 @@ class KeyedStates(StateDeclarations):
                 now=", ".join(map(repr, types)),
             )
         self._descriptors[name] = descriptor
+        self._ttls[name] = declaration.ttl
+        if declaration.ttl is not None:
+            self._apply(declaration.ttl, descriptor.lifetime)
         return descriptor
+
+    def _apply(self, ttl: TimeToLive, before: Lifetime | None) -> None:
+        """Have it apply to what is stored: from the clock of the commit on, if it goes by that."""
+        clock = self.clock
+        at_s = clock.before_s if clock.has_moved else clock.now_s
+        known_s = at_s if ttl.goes_by_job_clock and at_s != NOT_BEGUN else None
+        apply(ttl, Lifetime(ttl.seconds) if before is None else before.changed_to(ttl.seconds, known_s))
 
     def _table_of(self, descriptor: StateDescriptor) -> Table:
         if descriptor.kind == COLUMNAR:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.values import Values
 from statebackend.errors import InputError, StateTypeError
 from statebackend.ids import StateDescriptor
@@ -22,11 +23,14 @@ class Declaration(msgspec.Struct, frozen=True):
     key_schema: str = ""
     version: int = 0
     misread: Callable[[str], str | None] = _never
+    ttl: TimeToLive | None = None
 
 
 def declaration_of(kind: str, values: Values[Any], key_schema: str = "") -> Declaration:
     """The declaration of a state with these values."""
-    return Declaration(kind, values.serializer.schema, key_schema, values.version, values.serializer.misread)
+    return Declaration(
+        kind, values.serializer.schema, key_schema, values.version, values.serializer.misread, values.ttl
+    )
 
 
 def described(found: StateDescriptor | None, next_id: int, name: str, declared: Declaration) -> StateDescriptor:

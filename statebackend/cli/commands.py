@@ -31,6 +31,7 @@ from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoint
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend.cli import reading
+from statebackend.cli.erasure_page import erasure_page, proof_page
 from statebackend.cli.options import parser, settings_of, source_of
 from statebackend.cli.page import page
 from statebackend.cli.picture import draw
@@ -255,8 +256,12 @@ async def _erase(settings: Settings, options: argparse.Namespace) -> int:
     keys, states = [key_from(each) for each in options.key], options.state or "all"
     if options.verify:
         proof = await verify_erased(settings, keys, states=states)
+        if options.html is not None:
+            _write_page(proof_page(settings.job, proof), Path(options.html))
         return _show(proof, proof_lines, options, status=OK if proof.is_proved else DAMAGE)
     done = await erase(settings, keys, states=states, savepoints=options.savepoints, dry_run=options.dry_run)
+    if options.html is not None:
+        _write_page(erasure_page(done), Path(options.html))
     return _show(done, erase_lines, options)
 
 

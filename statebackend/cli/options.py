@@ -73,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     erasing.add_argument(
         "--savepoints", choices=("refuse", "drop"), default="refuse", help="what to do if savepoints have the keys"
     )
+    erasing.add_argument("--html", metavar="FILE", help="write the report as a page for an auditor, too")
     either = erasing.add_mutually_exclusive_group()
     either.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     either.add_argument("--verify", action="store_true", help="only read all that is left; status 1 if it has the keys")

@@ -66,9 +66,9 @@ def page(found: JobReport, log: Inspection) -> str:
     title = f"job {found.job}"
     commits = [row for row in log.log if row.kind == "commit" and row.on_branch][-COMMITS_MAX:]
     verdicts = "".join(f"<li>{name}: {_VERDICTS[name]}</li>" for name in found.verdicts if name in _VERDICTS)
-    body = "\n".join(
+    return document(
+        title,
         (
-            f"<h1>{escape(title)}</h1>",
             *_summary(found),
             _WORDS,
             *_history(commits, [row for row in log.log if row.kind == "claim"]),
@@ -76,7 +76,7 @@ def page(found: JobReport, log: Inspection) -> str:
             *_ranges(found.ranges),
             *_sizes(found.sizes),
             "<h2>States</h2>",
-            _table(("state", "kind", "schema"), ((each.name, each.kind, each.schema) for each in found.states)),
+            table(("state", "kind", "schema"), ((each.name, each.kind, each.schema) for each in found.states)),
             "<h2>Objects</h2>",
             "<p>Where the objects lie, by the first part of their names; <code>newest</code> is the hint.</p>",
             _totals("place", found.places),
@@ -84,8 +84,13 @@ def page(found: JobReport, log: Inspection) -> str:
             _totals("verdict of a sweep", found.verdicts),
             f"<ul>{verdicts}</ul>",
             *_savepoints(found),
-        )
+        ),
     )
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A page of HTML with this title, and these parts as they are."""
+    body = "\n".join((f"<h1>{escape(title)}</h1>", *parts))
     metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head = f"{metas}<title>{escape(title)}</title><style>{_STYLE}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
@@ -115,7 +120,7 @@ def _history(commits: Sequence[LogRow], claims: Sequence[LogRow]) -> Iterator[st
     opened = [row for row in claims if row.at_s is not None]
     yield f"<p>{len(opened)} times the job was opened and restored, as far as the log is kept.</p>"
     if opened:
-        yield _table(
+        yield table(
             ("epoch", "opened at", "continues entry"),
             ((str(row.epoch), _time(row.at_s), "-" if row.parent is None else str(row.parent)) for row in opened[-10:]),
         )
@@ -134,7 +139,7 @@ def _restores(commits: Sequence[LogRow]) -> Iterator[str]:
         size,
         more=[float(source.bytes_primary) for _, source in found],
     )
-    yield _table(
+    yield table(
         ("before checkpoint", "local files", "their bytes", "files of the primary", "their bytes", "seconds"),
         (
             (
@@ -152,7 +157,7 @@ def _sizes(rows: Sequence[SizeRow]) -> Iterator[str]:
         yield "<p>The checkpoint does not say how much there is of each state.</p>"
         return
     heads, *cells = size_cells(rows)
-    yield _table(heads, cells)
+    yield table(heads, cells)
     names = [f"{' and '.join(row.states)} {row.key_groups}" for row in rows[:SIZES_MAX]]
     yield _bars("Keys of each state, range by range", names, [float(row.keys) for row in rows[:SIZES_MAX]], _count)
     yield _bars("Bytes of each state, range by range", names, [float(row.size_bytes) for row in rows[:SIZES_MAX]], size)
@@ -178,7 +183,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
         size,
         more=[float(row.changelog_bytes) for row in shown],
     )
-    yield _table(
+    yield table(
         ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state"),
         map(range_numbers, shown),
     )
@@ -187,19 +192,20 @@ def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
 def _savepoints(found: JobReport) -> Iterator[str]:
     if found.savepoints:
         yield "<h2>Savepoints</h2>"
-        yield _table(
+        yield table(
             ("savepoint", "checkpoint", "committed at"),
             ((each.name, str(each.checkpoint_id), _time(each.committed_at_s)) for each in found.savepoints),
         )
 
 
 def _totals(head: str, totals: Mapping[str, tuple[int, int]]) -> str:
-    return _table(
+    return table(
         (head, "objects", "bytes"), ((name, str(count), size(octets)) for name, (count, octets) in totals.items())
     )
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts, escaped."""
     lines = ['<div class="wide"><table><tr>' + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
     lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
     return "\n".join((*lines, "</table></div>"))

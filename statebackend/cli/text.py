@@ -75,7 +75,7 @@ def _log_cells(row: LogRow) -> tuple[str, ...]:
         _or_dash(row.checkpoint_id),
         _or_dash(row.parent),
         _or_dash(None if row.source is None else row.source.batch_id),
-        _time(row.at_s),
+        utc(row.at_s),
         str(row.size_bytes),
         str(row.objects),
         str(row.object_bytes),
@@ -92,7 +92,7 @@ def report_lines(found: JobReport) -> Iterator[str]:
     """The newest checkpoint, then its ranges and states, then everything that lies there."""
     source = found.newest.newest_mark
     batch = "" if source is None else f", batch {source.batch_id} of query {source.query_id}"
-    yield f"job {found.job}: checkpoint {found.newest.checkpoint_id} at {_time(found.newest.committed_at_s)}{batch}"
+    yield f"job {found.job}: checkpoint {found.newest.checkpoint_id} at {utc(found.newest.committed_at_s)}{batch}"
     yield f"epoch {found.newest.epoch}, {found.max_parallelism} key groups, written by release {found.release or '-'}"
     yield ""
     heads = ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state", "")
@@ -226,7 +226,7 @@ def erase_lines(done: EraseReport) -> Iterator[str]:
     else:
         yield "dry run: nothing was written" if done.dry_run else "they were erased before: nothing to do"
     for holder in done.holders:
-        yield f"until a sweep after {_time(holder.sweepable_from_s)}: {holder.key} ({holder.reason})"
+        yield f"until a sweep after {utc(holder.sweepable_from_s)}: {holder.key} ({holder.reason})"
     if done.outputs_pending:
         yield f"output of {done.outputs_pending} batches is still to be published: it may name the keys"
 
@@ -242,7 +242,13 @@ def proof_lines(proof: ErasureProof) -> Iterator[str]:
 def savepoint_lines(found: Sequence[SavepointInfo]) -> Iterator[str]:
     """A table of savepoints, each with the batch of Spark that a stream goes on with from there."""
     rows = (
-        (each.name, str(each.checkpoint_id), str(each.sequence), _time(each.committed_at_s), _following(each.source))
+        (
+            each.name,
+            str(each.checkpoint_id),
+            str(each.sequence),
+            utc(each.committed_at_s),
+            _following(each.source),
+        )
         for each in found
     )
     yield from _table([("savepoint", "checkpoint", "sequence", "committed at", "goes on with"), *rows])
@@ -277,7 +283,7 @@ def repair_lines(found: Sequence[Repair]) -> Iterator[str]:
     for each in found:
         done = "put back" if each.put_back else "can be put back with --write"
         proof = each.proof or "NOT PROVED to be this commit: it may be of one that was never made"
-        yield f"{each.key}: checkpoint {each.checkpoint_id} of {_time(each.committed_at_s)}, from {each.path}: {done}"
+        yield f"{each.key}: checkpoint {each.checkpoint_id} of {utc(each.committed_at_s)}, from {each.path}: {done}"
         yield f"    {proof}"
     if not found:
         yield "no intact local copy of anything that the primary has damaged or lost"
@@ -301,7 +307,8 @@ def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _time(at_s: float | None) -> str:
+def utc(at_s: float | None) -> str:
+    """A time in UTC, a dash for none."""
     if at_s is None:
         return "-"
     return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -4,6 +4,7 @@ import json
 
 from statebackend import cli
 from tests.cli.conftest import Place
+from tests.cli.test_page import Reader
 
 
 def test_it_says_what_it_has_done_and_proves_it(place: Place) -> None:
@@ -35,3 +36,18 @@ def test_a_key_that_nobody_has_is_a_wrong_call_and_proved(place: Place) -> None:
     assert place.run("erase", "Nobody")[0] == cli.WRONG_CALL
     status, printed = place.run("erase", "Nobody", "--verify")
     assert (status, "none has the keys" in printed) == (cli.OK, True)
+
+
+def test_an_auditor_gets_a_page_of_each(place: Place) -> None:
+    """What was done, and what proves it: neither has the key on it."""
+    key = json.loads(place.run("dump", "--limit", "1")[1].splitlines()[0])["key"]
+    done, proof = place.directory / "erased.html", place.directory / "proof.html"
+    assert place.run("erase", key, "--savepoints", "drop", "--html", str(done))[0] == cli.OK
+    assert place.run("erase", key, "--verify", "--html", str(proof))[0] == cli.DAMAGE
+    for path, said in ((done, "checkpoint 14 is without them"), (proof, "may have the keys")):
+        reader = Reader()
+        reader.feed(path.read_text(encoding="utf-8"))
+        assert reader.open == []
+        assert said in reader.text
+        assert "segments/" in reader.text
+        assert "a sweep may delete it from" in reader.text

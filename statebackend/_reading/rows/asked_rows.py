@@ -35,13 +35,15 @@ def layout_and_merge(commit: Commit, state: StateDescriptor, asked: AskedOfState
         described = read_schema(state.schema, state.key_schema)
         wanted = None if asked.keys is None else _key_parts(asked.keys, described.key_type)
         owned = OwnedKeys(all_key_groups(commit.max_parallelism), commit.max_parallelism)
-        return columns_layout(state, asked.columns, asked.expiry(commit)), partial(NewestRows, described, owned, wanted)
+        return columns_layout(state, asked.columns, asked.expiry(commit, state)), partial(
+            NewestRows, described, owned, wanted
+        )
     layout: KeyedLayout | ElementsLayout = layout_of(
         state,
         first=_one_of(asked.keys or ()),
         key_as_json=asked.key_as_json,
         columns=asked.columns,
-        expiry=asked.expiry(commit),
+        expiry=asked.expiry(commit, state),
         migrate=asked.migrate,
     )
     if state.kind in WITH_VALUES_HELD:

@@ -309,9 +309,11 @@ def groups_array(groups: KeyGroups) -> Array:
 def _is_live(written: Fixed, expiry: Expiry) -> Flags:
     has_time = np.ones(len(written.values), np.bool_) if written.valid is None else written.valid
     if not has_time.any():
-        return ~has_time
+        return np.full(len(has_time), not expiry.has(None))
     is_live: Flags = written.values + expiry.seconds > expiry.now()
-    return is_live | ~has_time
+    if expiry.lifetime.gone_until_s is not None:
+        is_live &= written.values > expiry.lifetime.gone_until_s
+    return np.where(has_time, is_live, not expiry.has(None))
 
 
 def layout_of(

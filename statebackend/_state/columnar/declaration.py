@@ -38,7 +38,7 @@ def columns_of(
     return table_schema(schema.append(pa.field(WRITTEN, pa.float64())), key, defaults)
 
 
-def declaration_of(columns: TableSchema, found: StateDescriptor | None) -> Declaration:
+def declaration_of(columns: TableSchema, found: StateDescriptor | None, ttl: TimeToLive | None) -> Declaration:
     """The declaration of a state with these columns, after it was `found`."""
 
     def misread(words: str) -> str | None:
@@ -47,7 +47,7 @@ def declaration_of(columns: TableSchema, found: StateDescriptor | None) -> Decla
             reason = returned_column(found.schema, found.earlier, columns)
         return reason
 
-    return Declaration(KIND, columns.words, columns.key_words, misread=misread)
+    return Declaration(KIND, columns.words, columns.key_words, misread=misread, ttl=ttl)
 
 
 def _written(found: StateDescriptor) -> TableSchema:

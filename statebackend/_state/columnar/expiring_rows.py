@@ -20,7 +20,7 @@ from statebackend._state.time.ttl import SWEEP_KEYS, TimeToLive
 from statebackend.errors import InputError, StateTypeError
 
 WRITTEN: Final = "__written__"
-"""The hidden column: when the row was last written, in seconds. Null for a row written without a time-to-live."""
+"""The hidden column: when the row was last written, in seconds. Null without a time-to-live, and before its clock."""
 READ_AT_ONCE: Final = 1 << 16
 
 
@@ -126,8 +126,12 @@ class ExpiringRows:
         now = self.ttl.read_clock()
         written, valid = self.table.columns_numpy(rows, WRITTEN)
         is_expired: Flags = written + self.ttl.seconds <= now
+        lifetime = self.ttl.lifetime
+        if lifetime is not None and lifetime.gone_until_s is not None:
+            is_expired |= written <= lifetime.gone_until_s
         if valid is not None:
-            is_expired &= valid
+            is_gone = lifetime is not None and not lifetime.is_live(None, self.ttl.seconds, now)
+            is_expired = np.where(valid, is_expired, is_gone)
         return is_expired if is_expired.any() else None
 
     def gather(self, rows: Integers, is_hidden: Flags | None, names: Sequence[str] | None = None) -> Any:
@@ -152,7 +156,7 @@ class ExpiringRows:
     def _stamped(self, columns: Mapping[str, Any], count: int) -> Mapping[str, Any]:
         if not self._is_stamped:
             return columns
-        # By null without a time-to-live, or before there is a time: such a row never expires.
+        # By null without a time-to-live, or before there is a time: see `Lifetime`.
         at = None if self.ttl is None else self.ttl.stamp()
         valid = np.zeros(count, np.bool_) if at is None else None
         return {**columns, WRITTEN: array_from(np.full(count, at or 0.0), valid)}

@@ -13,6 +13,7 @@ import msgspec
 from statebackend._codec.cells import stamp_of
 from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend.errors import InputError
+from statebackend.ids import Lifetime
 
 SWEEP_KEYS: Final = 1000
 """Keys that each drain checks for expired entries, beside one for each key that was written."""
@@ -28,10 +29,10 @@ class TimeToLive(msgspec.Struct, frozen=True):
     a list and each entry of a map expire on their own, counted from their last write; with `on_read` also from their
     last read, which makes a read a change.
 
-    The time of writing is stored, so new `seconds` also apply to values that were written before. Values written before
-    the state had a time-to-live have no such time. They stay until they are written again, as by
-    `state.put_many(list(state), list(state.values()))`. Declared without a time-to-live again, a state shows everything
-    that was not dropped yet.
+    The time of writing is stored, so new `seconds` also apply to values that were written before; but what had expired
+    stays expired, where the clock is the job's. Values written before the state had a time-to-live have no such time.
+    They count as written at the first checkpoint with it, once and for all. Declared without a time-to-live again, a
+    state shows everything that was not dropped yet; a later one begins anew.
     """
 
     seconds: float
@@ -48,8 +49,20 @@ class TimeToLive(msgspec.Struct, frozen=True):
             raise InputError("`now` of a time-to-live must be a function of the time in seconds", now=repr(self.now))
 
     def going_by(self, clock: JobClock) -> "TimeToLive":
-        """The same; on the job's clock if it has no function of its own."""
-        return self if self.now is not None else _ByJobClock(self.seconds, clock.read, self.on_read)
+        """The same, for one state; on the job's clock if it has no function of its own."""
+        if self.now is not None:
+            return _OfState(self.seconds, self.now, self.on_read)
+        return _ByJobClock(self.seconds, clock.read, self.on_read)
+
+    @property
+    def goes_by_job_clock(self) -> bool:
+        """True if it has no function of its own, once it is a state's."""
+        return False
+
+    @property
+    def lifetime(self) -> Lifetime | None:
+        """As the state's descriptor has it, where this is one of a state."""
+        return None
 
     def read_clock(self) -> float:
         """The time now, in seconds; `NOT_BEGUN` before the job's clock has one.
@@ -69,12 +82,39 @@ class TimeToLive(msgspec.Struct, frozen=True):
     def is_live(self, cell: bytes, now: float) -> bool:
         """True if the cell has not expired at `now`."""
         stamp = stamp_of(cell)
+        lifetime = self.lifetime
+        if lifetime is not None:
+            return lifetime.is_live(stamp, self.seconds, now)
         return stamp is None or now < stamp + self.seconds
 
 
-class _ByJobClock(TimeToLive, frozen=True):
+class _Noted(msgspec.Struct):
+    lifetime: Lifetime | None = None
+
+
+class _OfState(TimeToLive, frozen=True):
+    """The time-to-live of one declared state, which learns since when it applies."""
+
+    noted: _Noted = msgspec.field(default_factory=_Noted)
+
+    @property
+    def lifetime(self) -> Lifetime | None:
+        return self.noted.lifetime
+
+
+class _ByJobClock(_OfState, frozen=True):
     """`now` is that of a `JobClock`, which checks itself."""
+
+    @property
+    def goes_by_job_clock(self) -> bool:
+        return True
 
     def read_clock(self) -> float:
         assert self.now is not None, "going by a clock"
         return self.now()
+
+
+def apply(ttl: TimeToLive, lifetime: Lifetime) -> None:
+    """Have the time-to-live of a declared state apply as this says."""
+    assert isinstance(ttl, _OfState), "it was declared for a state"
+    ttl.noted.lifetime = lifetime

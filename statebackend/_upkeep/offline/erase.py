@@ -191,6 +191,9 @@ class Erasing:
         """Bytes of data that were read."""
         return self._search.bytes_read + self._restored_bytes
 
+    def _count_read(self, size_bytes: int) -> None:
+        self._restored_bytes += size_bytes
+
     def report(self, found: KeysFound, *, dry_run: bool) -> EraseReport:
         """The report before anything is done."""
         commit, ids = found.commit, self._wanted.states
@@ -281,6 +284,7 @@ class Erasing:
             settings=opened.settings,
             threads=opened.threads,
             clock=opened.clock,
+            read=self._count_read,
         )
 
         async def write(uploads: Uploads) -> Contents:
