@@ -83,9 +83,9 @@ class Look:
         first = self._tab.locator("ul.search > li").first
         if not first.count():
             return "", ""
-        excerpt = first.locator("p.context")
-        page = str(first.locator("a").first.get_attribute("href")).partition("#")[0].removesuffix(".html")
-        return page, excerpt.inner_text() if excerpt.count() else ""
+        link = first.locator("a").first
+        page = str(link.get_attribute("href")).partition("#")[0].removesuffix(".html")
+        return page, first.inner_text().removeprefix(link.inner_text())
 
     def take(self, target: Path) -> None:
         """Pictures of the whole open page: wide and light, narrow and dark."""

@@ -7,11 +7,11 @@ QUESTIONS: Final = {
     "rename job": "how-to/runbook",
     "kubernetes": "how-to/ship",
     "move to another bucket": ("how-to/runbook", "how-to/clone"),
-    "expire state": "how-to/time",
+    "time-to-live": ("how-to/kinds-of-state", "how-to/columns", "how-to/time"),
     "timers": ("how-to/time", "how-to/kinds-of-state", "tutorials/alerts"),
     "savepoint": "how-to/savepoints",
     "go back to a savepoint": "how-to/savepoints",
-    "disk full": "how-to/runbook",
+    "disk full": ("how-to/runbook", "how-to/rocksdb"),
     "lost host": "how-to/runbook",
     "prometheus": "how-to/watch",
     "alert": ("how-to/watch", "tutorials/alerts"),
@@ -26,6 +26,6 @@ QUESTIONS: Final = {
     "http service": ("how-to/serve", "how-to/async-process", "tutorials/enrich"),
     "airflow": "how-to/every-ten-minutes",
     "upgrade a release": "how-to/runbook",
-    "FencedError": ("how-to/runbook", "troubleshooting", "reference/errors", "reference/api/errors"),
+    "FencedError": ("reference/api/errors", "reference/errors"),
 }
 """A page without its ending, or several of which any may come first."""

@@ -43,6 +43,33 @@ class TestAzure(AnyCloud):
     created = MappingProxyType({"status": 201, "code": "Created"})
 
 
+async def test_an_account_with_a_hierarchical_namespace_is_refused(by_proxy: Settings, proxy: FaultProxy) -> None:
+    """As Azure's reference says of Get Account Information; Azurite answers that it has none."""
+    async with open_azure_store(by_proxy.primary, by_proxy.azure, probe_key="fleet/probe") as store:
+        assert store.requests["get_account_information"] == 1
+    kind = "x-ms-sku-name: Standard_LRS\r\nx-ms-account-kind: StorageV2\r\nx-ms-is-hns-enabled: true\r\n"
+    proxy.plan.append(Answer(target="*comp=properties*", status=200, code="OK", more=kind))
+    with pytest.raises(UnfitStoreError, match="hierarchical namespace"):
+        async with sb.open_backend(by_proxy):
+            pass
+    async with open_azure_store(by_proxy.primary, by_proxy.azure) as store:  # who reads only does not ask
+        assert await store.head("fleet/probe") is not None
+
+
+async def test_credentials_that_may_not_ask_for_the_account_are_good_enough(
+    by_proxy: Settings, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning says that it is not known; while Azure is busy, it is asked again."""
+    proxy.plan += [
+        Answer(target="*comp=properties*", status=503, code="ServerBusy", nth=1),
+        Answer(target="*comp=properties*", status=403, code="AuthorizationPermissionMismatch", nth=2),
+    ]
+    with caplog.at_level(logging.WARNING):
+        async with open_azure_store(by_proxy.primary, by_proxy.azure, probe_key="fleet/probe") as store:
+            assert store.requests["get_account_information"] == 2
+    assert "hierarchical namespace is not known" in caplog.text
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_blocks_and_their_list_are_sent_again(by_proxy: Settings, proxy: FaultProxy, moment: Moment) -> None:
     """A large object is there as a whole, or not at all; each block and the list of them is priced as a put."""

@@ -91,13 +91,16 @@ class Answer(HttpFault):
 
     status: int = 503
     code: str = "SlowDown"
+    more: str = ""
+    """Further headers, each with its end of line."""
 
     async def strike(self, answer: bytes | None) -> bytes | None:
         body = b""
         if self.status >= 300:
             body = f"<Error><Code>{self.code}</Code><Message>made up by a test</Message></Error>".encode()
         head = (
-            f"HTTP/1.1 {self.status} {self.code}\r\nContent-Length: {len(body)}\r\nx-ms-error-code: {self.code}\r\n\r\n"
+            f"HTTP/1.1 {self.status} {self.code}\r\nContent-Length: {len(body)}\r\nx-ms-error-code: {self.code}\r\n"
+            f"{self.more}\r\n"
         )
         return head.encode() + body
 

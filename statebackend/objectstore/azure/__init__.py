@@ -29,7 +29,8 @@ async def open_azure_store(
     """Open the store at `url`, with a client of its own, which belongs to the running loop.
 
     With a `probe_key`, for callers that will commit: first checks that the server honours put-if-absent, by creating
-    that key, and so that there is a container and a permission at all. One request, two the first time. Raises
+    that key, and so that there is a container and a permission at all; then that the account has no hierarchical
+    namespace. Two requests, three the first time. Raises
     `UnfitStoreError`, `BucketNotFoundError`, `ClockSkewError`, `StoreAccessError`, and `StoreUnavailableError` after
     `outage_s`.
 
@@ -50,4 +51,5 @@ async def open_azure_store(
         store = AzureStore(client, requests, prefix, settings=settings, threads=threads)
         if probe_key is not None:
             await store.check_put_if_absent(probe_key)
+            await store.check_namespace()
         yield store

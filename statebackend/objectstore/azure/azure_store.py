@@ -5,8 +5,9 @@ Blocks that no list of blocks names are no object, and Azure drops them after a 
 
 import base64
 import datetime as dt
+import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from azure.storage.blob import BlobBlock, BlobSasPermissions, generate_blob_sas
@@ -14,12 +15,14 @@ from azure.storage.blob.aio import ContainerClient
 
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Body, ObjectInfo, ObjectStore
+from statebackend.errors import StoreAccessError, StoreUnavailableError, UnfitStoreError
 from statebackend.objectstore.cloud.cloud_requests import CloudRequests
 from statebackend.objectstore.cloud.cloud_store import CloudStore
 from statebackend.objectstore.cloud.cutting import Part, send_parts
 from statebackend.settings import AzureSettings, MiB
 
 LIST_PAGE_OBJECTS: Final = 1000
+_logger = logging.getLogger(__name__)
 PRICED_AS: Final[Mapping[str, str]] = {
     "put_blob": "put",
     "put_block": "put",
@@ -29,6 +32,7 @@ PRICED_AS: Final[Mapping[str, str]] = {
     "get_blob_properties": "head",
     "list_blobs": "list",
     "delete_blob": "delete",
+    "get_account_information": "get",
 }
 """Operations have the names of Azure's REST reference, in snake case."""
 SETTLED: Final = frozenset({"put_blob", "put_block", "put_block_list", "copy_blob_from_url", "delete_blob"})
@@ -72,6 +76,26 @@ class AzureStore(CloudStore):
 
         await self._requests.repeated("copy_blob_from_url", copy, name=name)
         return True
+
+    async def check_namespace(self) -> None:
+        """Raise `UnfitStoreError` if the account has a hierarchical namespace. One request.
+
+        It lists directories beside objects and in an order of its own, and leaves them behind where objects are
+        deleted. Credentials that may not ask for the account's properties are not refused: it is not known then.
+        """
+        try:
+            ask: Callable[[], Awaitable[Mapping[str, object]]] = self._client.get_account_information
+            told = await self._requests.repeated("get_account_information", ask)
+        except StoreUnavailableError:
+            raise
+        except StoreAccessError as error:
+            _logger.warning("whether the account has a hierarchical namespace is not known: reason=%s", error)
+            return
+        if str(told.get("is_hns_enabled", "")).lower() == "true":
+            raise UnfitStoreError(
+                "the account has a hierarchical namespace, which lists directories as objects: use an account without",
+                container=self._client.container_name,
+            )
 
     def _signed_url(self, name: str) -> str | None:
         """The address of an object, for Azure to read; `None` where the settings have nothing to sign it with."""
