@@ -81,6 +81,27 @@ def test_scan_finds_keys_by_how_they_begin(fleet: Place) -> None:
     assert fleet.run("scan", "legs", "--limit", "-1")[0] == cli.WRONG_CALL
 
 
+def test_scan_takes_a_part_of_a_state_as_export_does(fleet: Place) -> None:
+    """Some keys, some key groups, some columns, and what has not expired by a time."""
+
+    async def remember() -> None:
+        async with sb.open_backend(fleet.settings) as backend:
+            backend.value_state("recent", int, ttl=sb.TimeToLive(10, now=lambda: 100.0))["N1"] = 7
+            await backend.checkpoint(22)
+
+    def found(*options: str) -> list[Any]:
+        status, printed = fleet.run("scan", *options)
+        assert status == cli.OK
+        return lines(printed)
+
+    anyio.run(remember)
+    assert [row["value"] for row in found("legs", "--key", "N2", "--key", "N9")] == [2]
+    assert [len(found("legs", "--key-groups", groups)) for groups in ("0-127", "127-127")] == [4, 0]
+    assert [{"n", "x"} & row.keys() for row in found("columns", "--columns", "n")] == [{"n"}]
+    assert [len(found("recent", "--ttl-s", "10", "--ttl-now-s", now_s)) for now_s in ("109", "110")] == [1, 0]
+    assert fleet.run("scan", "recent", "--ttl-s", "0")[0] == cli.WRONG_CALL
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
