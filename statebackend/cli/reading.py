@@ -58,7 +58,11 @@ def migrate_from(texts: Sequence[str], states: Sequence[str] | None = None) -> d
     found: dict[str, list[Upcast]] = {}
     for text in texts:
         state, _, place = text.rpartition("=")
-        upcast = named_in_module(place)
+        try:
+            upcast = named_in_module(place)
+        except InputError as error:
+            said = "an upcast is given as STATE=MODULE:FUNCTION, of a module that Python finds"
+            raise InputError(said, migrate=text) from error
         if not state or not callable(upcast) or (states is not None and state not in states):
             raise InputError("an upcast is a function, and of the state that is read", migrate=text, states=states)
         found.setdefault(state, []).append(upcast)
