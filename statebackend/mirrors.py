@@ -2,20 +2,20 @@
 
 ParquetTarget       a folder of Parquet: a `log`
 PostgresTarget      a table in Postgres
+DeltaTarget         a table in Delta, or a `log` there
 MirrorTarget        the contract of a target
-MirrorMark, MirrorTable, MirrorRows      what it returns, and what it is given
-MirrorReport        what `mirror_once` returns
+MirrorMark, MirrorTable, MirrorRows     what it returns, and what it is given
 newest_view         the text of a query that makes a `log` the state: its newest row of each key
 """
 
-from statebackend._mirroring.mirrors import MirrorReport
 from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.targets.delta import DeltaTarget
 from statebackend._mirroring.targets.parquet import ParquetTarget
 from statebackend._mirroring.targets.postgres import PostgresTarget
 
 __all__ = [
+    "DeltaTarget",
     "MirrorMark",
-    "MirrorReport",
     "MirrorRows",
     "MirrorTable",
     "MirrorTarget",

@@ -4,13 +4,14 @@
     verify      VerifyReport, made of Damage
     repair      Repair
     inspect     Inspection, made of LogRow and SizeRow
-    report      JobReport, made of RangeRow, SizeRow and RequestRate
+    report      JobReport, made of RangeRow, SizeRow, MirrorRow and RequestRate
     size_totals SizeTotal, from the SizeRow of either
     read_rows   Row
     export      ExportReport
     diff        Difference
     watch       LogEntry
     follow      FollowerPosition
+    mirror_once MirrorReport
     rewrite     RewriteReport
     clone       CloneReport
     transform   TransformReport
@@ -27,6 +28,7 @@ from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._log.sweeping.log_sweep import SweepReport
 from statebackend._log.sweeping.retention import ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep_requests import SweepFailure
+from statebackend._mirroring.mirror_report import MirrorReport
 from statebackend._reading.reading_reports import Difference, ExportReport
 from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
@@ -37,7 +39,7 @@ from statebackend._upkeep.offline.transform import TransformReport
 from statebackend._upkeep.plain_rows import Row
 from statebackend._upkeep.progress import Progress
 from statebackend._upkeep.repair import Repair
-from statebackend._upkeep.report import JobReport, RangeRow, RequestRate
+from statebackend._upkeep.report import JobReport, MirrorRow, RangeRow, RequestRate
 from statebackend._upkeep.rewrite import RewriteReport
 from statebackend._upkeep.seeding.seed import SeedReport
 from statebackend._upkeep.sizes import SizeRow, SizeTotal, size_totals
@@ -56,6 +58,8 @@ __all__ = [
     "KeyHolder",
     "LogEntry",
     "LogRow",
+    "MirrorReport",
+    "MirrorRow",
     "ObjectReport",
     "Progress",
     "RangeRow",

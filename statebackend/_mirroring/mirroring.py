@@ -11,11 +11,12 @@ import msgspec
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import new_stamp
-from statebackend._mirroring.mirrors import Mirror, MirrorReport
+from statebackend._log.mirror_steps import MirrorLog, MirrorStep
+from statebackend._mirroring.mirror_report import MirrorReport
+from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.planning import StepPlan, declared, plan, whole
 from statebackend._mirroring.rows import RowsOfSteps, check_mirrored
 from statebackend._mirroring.spool import Spool, check_keys, key_type_of, key_type_text, opened_spool
-from statebackend._mirroring.steps import MirrorLog, MirrorStep
 from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable
 from statebackend._observers import Observers
 from statebackend._reading.asked_of_state import state_in
@@ -410,20 +411,43 @@ async def keep_mirrored(
 
     Ends when it is cancelled.
     """
+    await run_mirror(settings, mirror, anyio.Event(), anew=anew, store=store, clock=clock, observer=observer, tell=tell)
+
+
+async def run_mirror(
+    settings: Settings,
+    mirror: Mirror,
+    ended: anyio.Event,
+    *,
+    anew: bool = False,
+    store: ObjectStore | None = None,
+    clock: Clock | None = None,
+    observer: Observer | None = None,
+    tell: Tell = lambda _: None,
+) -> None:
+    """As `keep_mirrored`, until `ended` is set: then it carries over what has been committed, or fails once more."""
     observers = Observers(observer or Observer())
-    failures, told = 0, ""
-    while True:
+    failures, told, is_last = 0, "", False
+    while not is_last:
         try:
             opening = open_mirroring(settings, mirror, anew=anew, store=store, clock=clock, observer=observers)
             async with opening as mirroring:
-                while True:
+                while not is_last:
+                    is_last = ended.is_set()
                     await mirroring.catch_up(tell)
                     anew, failures, told = False, 0, ""
-                    await anyio.sleep(mirror.every_s)
+                    if not is_last:
+                        await _pause(mirror.every_s, ended)
         except Exception as error:  # noqa: BLE001  # whatever a target raises: it must not end the stream beside it
             failures += 1
             if str(error) != told:
                 told = str(error)
                 _logger.warning("mirror %s fails, and is tried again: %s", mirror.name, error)
             observers.mirror_failed(mirror.name, error)
-        await anyio.sleep(mirror.every_s * min(2**failures, PAUSES_MAX))
+            if not is_last:
+                await _pause(mirror.every_s * min(2**failures, PAUSES_MAX), ended)
+
+
+async def _pause(seconds: float, ended: anyio.Event) -> None:
+    with anyio.move_on_after(seconds):
+        await ended.wait()

@@ -4,10 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
+from statebackend._log.mirror_steps import Form
 from statebackend._log.names import check_mirror_name
-from statebackend._mirroring.steps import Form
 from statebackend._mirroring.target import MirrorTarget, check_form
 from statebackend._mirroring.targets.places import target_at
 from statebackend._state.values import Upcast
@@ -48,21 +46,3 @@ class Mirror:
         self.migrate: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else migrate
         self.every_s: Final = every_s
         self.hold_s: Final = hold_s
-
-
-class MirrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of a mirror so far: its `steps`, the `commits` that they carried over, and their `rows`.
-
-    `checkpoint_id`, `committed_at_s`: of the commit that the table has now; `None` where the state has no key yet.
-    `anew`: why it started from the whole state, each time that it did. `view`: the text of a query for the newest row
-    of each key, of a `log`.
-    """
-
-    name: str
-    steps: int = 0
-    commits: int = 0
-    rows: int = 0
-    checkpoint_id: int | None = None
-    committed_at_s: float | None = None
-    anew: tuple[str, ...] = ()
-    view: str | None = None

@@ -7,7 +7,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._following.chain import added_by
-from statebackend._mirroring.steps import Kind, MirrorStep
+from statebackend._log.mirror_steps import Kind, MirrorStep
 from statebackend._reading.feed import Stretch, stretch
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend.errors import CheckpointNotFoundError, CorruptCommitError, MissingObjectError, WrongMirrorError
@@ -101,6 +101,7 @@ async def _back(primary: JobPrimary, at: MirrorStep, found: Stretch, newest: Com
     is_one_branch = undone.before is not None and undone.before.stamp == fork.stamp
     if (
         not is_one_branch
+        or state not in {each.name for each in first.states}
         or isinstance(_added(fork, undone.commits, state), str)
         or isinstance(_added(fork, [first], state), str)
     ):

@@ -10,10 +10,10 @@ import msgspec
 from statebackend._codec.commit import Commit
 from statebackend._codec.plain import key_from, key_of_shown, plain
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, pa, pc, plain_of
+from statebackend._log.mirror_steps import Form
 from statebackend._log.position import FoundCommit
 from statebackend._mirroring.planning import StepPlan
 from statebackend._mirroring.spool import Spool
-from statebackend._mirroring.steps import Form
 from statebackend._mirroring.target import (
     BATCH_ID,
     BEGIN,

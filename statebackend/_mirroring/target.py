@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from statebackend._columns.arrow import RecordBatch, Schema
-from statebackend._mirroring.steps import Form
+from statebackend._log.mirror_steps import Form
 from statebackend.errors import InputError
 from statebackend.settings import Settings
 

@@ -9,17 +9,19 @@ from statebackend._backend.sweeping import open_sweep
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
+from statebackend._log.mirror_steps import MirrorStep, newest_steps
 from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._log.sweeping.retention import ObjectReport
 from statebackend._put_budget import MONTH_S
 from statebackend._upkeep.inspect import place_of, totals
-from statebackend._upkeep.job_primary import open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows
 from statebackend.abc import Clock, ObjectStore
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
 from statebackend.settings import Prices, Settings
 
+COMMITS_BEHIND_MAX: Final = 1000
 WINDOW_S_MIN: Final = 60.0
 """A log that spans less than this gives no rate for a month."""
 
@@ -36,6 +38,21 @@ class RangeRow(msgspec.Struct, frozen=True):
     change_sets: int
     changelog_bytes: int
     operator_bytes: int
+
+
+class MirrorRow(msgspec.Struct, frozen=True):
+    """A mirror, by its newest step. `commits_behind`, `seconds_behind`: that its table lacks, and for how long.
+
+    `commits_behind` is at most 1,000. A step that is under way does not count.
+    """
+
+    name: str
+    state: str
+    target: str
+    form: str
+    checkpoint_id: int
+    commits_behind: int
+    seconds_behind: float
 
 
 class RequestRate(msgspec.Struct, frozen=True):
@@ -69,6 +86,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     changelog_ratio: float | None
     outputs: int
     savepoints: tuple[SavepointInfo, ...]
+    mirrors: tuple[MirrorRow, ...]
     places: Mapping[str, tuple[int, int]]
     verdicts: Mapping[str, tuple[int, int]]
     pace: RequestRate | None
@@ -85,11 +103,19 @@ async def report(settings: Settings, *, store: ObjectStore | None = None, clock:
         newest, _ = await primary.find()
         swept = await open_sweep(primary.store, settings, primary.threads, clock=clock).run(dry_run=True)
         found = await primary.positions.savepoints.all()
-    return _report(newest, swept.objects, found, settings.prices)
+        mirrors = [
+            await _mirror_row(primary, step, newest, now_s=clock.time())
+            async for step in newest_steps(primary.store, [each.key for each in swept.objects])
+        ]
+    return _report(newest, swept.objects, found, mirrors, settings.prices)
 
 
 def _report(
-    newest: Commit, objects: Sequence[ObjectReport], savepoints: Iterable[SavepointInfo], prices: Prices
+    newest: Commit,
+    objects: Sequence[ObjectReport],
+    savepoints: Iterable[SavepointInfo],
+    mirrors: Iterable[MirrorRow],
+    prices: Prices,
 ) -> JobReport:
     ranges = tuple(map(_range_row, newest.ranges))
     base_bytes = sum(row.base_bytes for row in ranges)
@@ -104,10 +130,22 @@ def _report(
         changelog_ratio=sum(row.changelog_bytes for row in ranges) / base_bytes if base_bytes else None,
         outputs=len(newest.outbox),
         savepoints=tuple(savepoints),
+        mirrors=tuple(mirrors),
         places=totals((place_of(each.key), each.size_bytes) for each in objects),
         verdicts=totals((each.verdict.value, each.size_bytes) for each in objects),
         pace=_pace(objects, prices),
     )
+
+
+async def _mirror_row(primary: JobPrimary, named: tuple[str, MirrorStep], newest: Commit, *, now_s: float) -> MirrorRow:
+    name, step = named
+    behind, since_s = 0, now_s
+    async for commit in primary.log.branch(newest, count_max=COMMITS_BEHIND_MAX):
+        if commit.sequence <= step.has_sequence:
+            break
+        behind, since_s = behind + 1, commit.committed_at_s
+    seconds = max(0.0, now_s - since_s)
+    return MirrorRow(name, step.state, step.target, step.form, step.checkpoint_id, behind, seconds)
 
 
 def _range_row(part: RangeState) -> RangeRow:

@@ -8,6 +8,7 @@
     statebackend export STATE   sb.export           a state as Parquet, CSV or lines of JSON
     statebackend diff A B       sb.diff             keys that were added, changed and removed between two checkpoints
     statebackend watch          sb.watch            a line for each checkpoint as it is made
+    statebackend mirror STATE TARGET    sb.mirror_once, sb.keep_mirrored    keep a table elsewhere at the newest commit
     statebackend verify         sb.verify           read every byte that a retained checkpoint needs, in both copies
     statebackend repair         sb.repair           put what is damaged in the primary back from local copies
     statebackend sweep          sb.sweep            find what the job no longer needs; delete it with --delete

@@ -44,6 +44,7 @@ from statebackend.cli.text import (
     escaped,
     inspection_lines,
     json_text,
+    mirror_lines,
     proof_lines,
     repair_lines,
     report_lines,
@@ -177,6 +178,11 @@ async def _watch(settings: Settings, options: argparse.Namespace) -> int:
     return OK
 
 
+async def _mirror(settings: Settings, options: argparse.Namespace) -> int:
+    done = await reading.mirror_state(settings, options, _print_line)
+    return OK if done is None else _show(done, mirror_lines, options)
+
+
 def _print_line(line: str) -> None:
     with _printing():
         print(visible(line), flush=True)
@@ -292,6 +298,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "export": _export,
     "diff": _diff,
     "watch": _watch,
+    "mirror": _mirror,
     "rewrite": _rewrite,
     "seed": _seed,
     "clone": _clone,

@@ -174,6 +174,27 @@ def _add_readers(
     watching.add_argument("--count", metavar="N", type=int, help="end after N lines")
     watching.add_argument("--state", metavar="STATE", help="print each new value of some keys of this state instead")
     watching.add_argument("--key", metavar="KEY", action="append", default=[], help="one of these keys; repeatable")
+    _add_mirror(commands, common)
+
+
+def _add_mirror(commands: Any, common: argparse.ArgumentParser) -> None:
+    mirroring = commands.add_parser(
+        "mirror", parents=[common], help="keep a table elsewhere at a state's newest commit"
+    )
+    mirroring.add_argument("state", help="its name")
+    mirroring.add_argument("target", help="a folder or its URL, delta:URL, or postgresql://HOST/DB?table=NAME")
+    mirroring.add_argument("--once", action="store_true", help="carry over what there is, and end")
+    mirroring.add_argument("--every", metavar="TIME", type=_seconds, default=60.0, help="look so often: 60s, 5m")
+    mirroring.add_argument("--form", choices=("log", "table"), help="by default the first that the target can have")
+    mirroring.add_argument("--name", help="of the mirror; by default that of the state")
+    mirroring.add_argument(
+        "--hold", metavar="TIME", type=_seconds, default=0.0, help="have sweeps keep what the table lacks for so long"
+    )
+    mirroring.add_argument("--anew", action="store_true", help="start over from the whole state, perhaps elsewhere")
+    mirroring.add_argument(
+        "--key-as-json", action="store_true", help="keys as text in JSON, if they are of several types"
+    )
+    _add_migrate(mirroring)
 
 
 def _add_part(command: argparse.ArgumentParser) -> None:

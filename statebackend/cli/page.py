@@ -53,6 +53,7 @@ _VERDICTS: Final = {
     "needed": "a checkpoint that is kept points into it",
     "hint": "says where a search in the log begins",
     "savepoint": "the marker of a savepoint",
+    "mirror": "what the table of a mirror has",
     "live": "its writer may be about to make the commit that points into it",
     "young": "garbage, and not old enough to be deleted",
     "foreign": "not of this library, so it is left alone",

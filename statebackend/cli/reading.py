@@ -19,11 +19,12 @@ from statebackend._state.time.ttl import TimeToLive
 from statebackend._state.values import Upcast
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.plain_rows import read_rows
+from statebackend.abc import Observer
 from statebackend.cli.progress_bar import shown, size
-from statebackend.cli.text import json_text, restored_line
+from statebackend.cli.text import json_text, restored_line, visible
 from statebackend.errors import CheckpointNotFoundError, InputError, SavepointNotFoundError
 from statebackend.ids import Key
-from statebackend.reports import Difference, ExportReport, LogEntry
+from statebackend.reports import Difference, ExportReport, LogEntry, MirrorReport
 from statebackend.settings import Settings
 
 Print = Callable[[str], None]
@@ -240,6 +241,46 @@ def _difference(state: str, key: Key, before: Any, after: Any) -> Difference | N
         return None
     change: Any = "added" if before is None else "removed" if after is None else "changed"
     return Difference(state, change, plain(key), before, after)
+
+
+async def mirror_state(settings: Settings, options: argparse.Namespace, tell: Print) -> MirrorReport | None:
+    """Bring a table to the newest commit, and return what was done; or print a line for each step, for ever."""
+    from statebackend._mirroring.mirroring import keep_mirrored, mirror_once  # noqa: PLC0415  # pyarrow is an extra
+    from statebackend._mirroring.mirrors import Mirror  # noqa: PLC0415
+
+    mirror = Mirror(
+        options.state,
+        to=options.target,
+        name=options.name,
+        form=options.form,
+        key_as_json=options.key_as_json,
+        migrate=migrate_from(options.migrate, [options.state]).get(options.state, ()),
+        every_s=options.every,
+        hold_s=options.hold,
+    )
+    with shown(lines=True) as progress:
+        if options.once:
+            return await mirror_once(settings, mirror, anew=options.anew, tell=progress)
+        await keep_mirrored(settings, mirror, anew=options.anew, observer=_MirrorLines(tell), tell=progress)
+    return None
+
+
+class _MirrorLines(Observer):
+    """Prints a line for each step of a mirror, and one on stderr for each new reason why it fails."""
+
+    def __init__(self, tell: Print) -> None:
+        self._tell = tell
+        self._failed = ""
+
+    def mirrored(self, mirror: str, *, commits: int, rows: int, seconds: float, anew: str | None) -> None:
+        began = "" if anew is None else f", of the whole state: {anew}"
+        self._failed = ""
+        self._tell(f"mirror {mirror}: {rows} rows of {commits} commits in {seconds:.1f} s{began}")
+
+    def mirror_failed(self, mirror: str, error: Exception) -> None:
+        if str(error) != self._failed:
+            self._failed = str(error)
+            print(f"mirror {mirror} fails, and is tried again: {visible(self._failed)}", file=sys.stderr, flush=True)
 
 
 def entry_line(entry: LogEntry) -> str:

@@ -16,6 +16,8 @@ from statebackend.reports import (
     Inspection,
     JobReport,
     LogRow,
+    MirrorReport,
+    MirrorRow,
     RangeRow,
     Repair,
     RewriteReport,
@@ -114,11 +116,35 @@ def report_lines(found: JobReport) -> Iterator[str]:
     if found.savepoints:
         yield from savepoint_lines(found.savepoints)
         yield ""
+    if found.mirrors:
+        yield from _table([_MIRROR_HEADS, *map(_mirror_cells, found.mirrors)])
+        yield ""
     if found.pace is None:
         yield "the log spans less than a minute: too little to estimate the cost of a month"
     else:
         pace = found.pace
         yield f"{pace.puts} PUTs in {pace.seconds:.0f} s: at least {pace.usd_month:.2f} USD in 30 days, storage aside"
+
+
+_MIRROR_HEADS: Final = ("mirror", "state", "form", "checkpoint", "behind", "target")
+
+
+def _mirror_cells(row: MirrorRow) -> tuple[str, ...]:
+    behind = f"{row.commits_behind} commits, {row.seconds_behind:.0f} s"
+    return (row.name, row.state, row.form, str(row.checkpoint_id), behind, row.target)
+
+
+def mirror_lines(done: MirrorReport) -> Iterator[str]:
+    """The work of a mirror, for people."""
+    if done.checkpoint_id is None:
+        yield f"mirror {done.name}: nothing to do, its table has the newest commit"
+        return
+    for reason in done.anew:
+        yield f"mirror {done.name}: began with the whole state: {reason}"
+    yield f"mirror {done.name}: checkpoint {done.checkpoint_id}, {done.rows} rows of {done.commits} commits"
+    if done.anew and done.view is not None:
+        yield "the newest row of each key:"
+        yield from done.view.splitlines()
 
 
 def size_cells(rows: Iterable[SizeRow]) -> Iterator[tuple[str, ...]]:

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import roots_with_copies
 from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._mirroring.mirrors import Mirror
 from statebackend._observers import Observers
 from statebackend._portal import OpenContext, as_exception
 from statebackend._processing.clockless import check_hooks
@@ -43,6 +44,7 @@ from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import batch_starts, drain, source_mark
 from statebackend.spark.given_batch import GivenBatch, given_batch_of
+from statebackend.spark.mirrors_beside import MirrorsBeside
 from statebackend.spark.output import Outbox, OutputFunction, Publication, telling
 from statebackend.spark.reading.registration import register_in_active_session
 from statebackend.spark.release import check_release
@@ -115,6 +117,7 @@ class StatefulSink:
     `StateGoneError` before the first batch, as does a source that says itself that it begins elsewhere.
     `standby`: for the driver that takes over. It follows the job from now on, in memory, and claims it with the first
     batch. Until then nobody is fenced, and nothing is written. In the driver only.
+    `mirrors`: tables that are kept at the newest commit beside the stream, from the first batch until `close`.
     `observer`, `store` and `uploader` go to `open_backend`. The job can be read by `format("statebackend")` in the
     session that is active where the sink is made: see `register`. A sink serves one query at a time. It pickles without
     its state, which is opened with the first batch.
@@ -149,6 +152,7 @@ class StatefulSink:
         savepoint: str | None = None,
         starts_from: Any = None,
         standby: bool = False,
+        mirrors: Sequence[Mirror] = (),
         observer: Observer | None = None,
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
@@ -184,6 +188,7 @@ class StatefulSink:
             if isinstance(work, ProcessorRunner) and parallelism is not None
             else partial(InDriver, work, standby=self._standby)
         )
+        self._mirrors = MirrorsBeside(settings, mirrors, store=store, observer=observer)
         self._has_store = store is not None
         self._execution: Final[Execution] = place(
             settings,
@@ -236,6 +241,7 @@ class StatefulSink:
         self._release()
         if self._standby is not None:
             self._standby.close()
+        self._mirrors.close()
 
     def _release(self) -> None:
         if (job := self._job) is None:
@@ -301,6 +307,7 @@ class StatefulSink:
 
     def _apply(self, df: DataFrame, delivered: SourceMark, query: QueryThread) -> None:
         job = self._job_of(df, delivered, query)
+        self._mirrors.begin()
         marks = self._marks(job, delivered, query)
         step = self._decide(delivered, marks, "any" if job.fell_back else self._first_batch_id, query)
         if step is Step.ROLL_BACK:

@@ -1,6 +1,7 @@
 """Tools to test an extension of your own, and to make things fail on command.
 
-ObjectStoreConformance, UploaderConformance     subclass one, say what to test, run pytest; override no test
+ObjectStoreConformance, UploaderConformance, MirrorTargetConformance
+                                                subclass one, say what to test, run pytest; override no test
 FaultyStore, FaultyUploader                     wrappers that apply a plan of faults: Fail, Hold, Slow, Throttle, Torn
 CrashStore                                      objects that outlive the process that writes them, and its crashes
 ProcessorTester                                 a processor on rows, without Spark, files and threads
@@ -42,6 +43,7 @@ from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop, run
 
 if TYPE_CHECKING:
     from statebackend.testing.against_a_model import compare
+    from statebackend.testing.kits.mirror_targets import MirrorTargetConformance
     from statebackend.testing.processor_tester import ProcessorTester
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "FaultyStore",
     "FaultyUploader",
     "Hold",
+    "MirrorTargetConformance",
     "Moment",
     "ObjectStoreConformance",
     "Operation",
@@ -68,7 +71,11 @@ __all__ = [
 ]
 
 
-_WITH_ARROW = {"ProcessorTester": "processor_tester", "compare": "against_a_model"}
+_WITH_ARROW = {
+    "MirrorTargetConformance": "kits.mirror_targets",
+    "ProcessorTester": "processor_tester",
+    "compare": "against_a_model",
+}
 
 
 def __getattr__(name: str) -> Any:

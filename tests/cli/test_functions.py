@@ -28,6 +28,7 @@ FUNCTIONS = {
     "export": "export",
     "diff": "diff",
     "watch": "watch",
+    "mirror": "mirror_once",
     "rewrite": "rewrite",
     "erase": "erase",
     "savepoint": "savepoint",
@@ -39,6 +40,7 @@ PLACES = {
     "export": "statebackend._reading.export",
     "diff": "statebackend._reading.differences",
     "watch": "statebackend.cli.reading",
+    "mirror": "statebackend._mirroring.mirroring",
 }
 """Where a command looks its function up, if not in `commands`."""
 OPTIONS = {
@@ -50,6 +52,7 @@ OPTIONS = {
     "scan": ["legs"],
     "export": ["legs", "legs.parquet"],
     "diff": ["10", "13"],
+    "mirror": ["legs", "legs", "--once"],
 }
 MEASURED = frozenset({"lag_s", "seconds", "requests", "usd"})
 """Fields that measure a call, and differ from call to call."""
@@ -135,6 +138,7 @@ def test_every_command_has_a_public_function() -> None:
     assert FUNCTIONS.keys() - {command for (command, *_), _ in CALLS} == {
         "drop",  # the one that prints nothing
         "get",  # prints the value alone
+        "mirror",  # whose report is of what it did, and it does that once
         "scan",  # prints some rows of batches
         "restore",  # the old name of dump
     }

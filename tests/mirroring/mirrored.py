@@ -10,8 +10,9 @@ import duckdb
 import msgspec
 
 import statebackend as sb
+from statebackend._mirroring.mirror_report import MirrorReport
 from statebackend._mirroring.mirroring import mirror_once
-from statebackend._mirroring.mirrors import Mirror, MirrorReport
+from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.target import newest_view
 from statebackend.objectstore import MemoryStore
 from tests.knobs import replaced, settings_with
@@ -81,12 +82,18 @@ def shown(folder: Path, *, unique: bool = True) -> dict[str, Any]:
     """What the view of a log in that folder shows. `unique`: no row of the log may be there twice."""
     files = f"read_parquet('{folder}/*.parquet', union_by_name=true)"
     columns = [each[0] for each in duckdb.sql(f"DESCRIBE SELECT * FROM {files}").fetchall()]
-    rows = duckdb.sql(newest_view(columns, files)).to_arrow_table().to_pylist()
-    found = {_key(row): _value(row, MIRRORED) for row in rows}
-    assert len(found) == len(rows), "the view has a key twice"
+    found = shown_rows(duckdb.sql(newest_view(columns, files)))
     if unique:
         all_rows = duckdb.sql(f"SELECT generation, op, checkpoint_id, key::VARCHAR FROM {files}").fetchall()
         assert max(Counter(all_rows).values()) == 1, "the log has a row twice"
+    return found
+
+
+def shown_rows(relation: Any) -> dict[str, Any]:
+    """The rows, by their keys, without the columns of the mirror."""
+    rows = relation.to_arrow_table().to_pylist()
+    found = {_key(row): _value(row, MIRRORED) for row in rows}
+    assert len(found) == len(rows), "a key is there twice"
     return found
 
 

@@ -1,17 +1,22 @@
 """Every target, each with what its table shows to somebody who did not write it."""
 
+import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
+import duckdb
 import psycopg
 
-from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget
+from statebackend._log.mirror_steps import Form
+from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.targets.delta import DeltaTarget
 from statebackend._mirroring.targets.parquet import ParquetTarget
 from statebackend._mirroring.targets.postgres import PostgresTarget
 from statebackend.settings import Settings
-from tests.mirroring.mirrored import shown
+from tests.mirroring.mirrored import shown, shown_rows
 
 
 class Place(NamedTuple):
@@ -19,6 +24,7 @@ class Place(NamedTuple):
 
     target: Callable[[], MirrorTarget]
     rows: Callable[[], dict[str, Any]]
+    form: Form | None = None
 
 
 def folder(where: str, root: Path) -> Place:
@@ -39,9 +45,46 @@ def postgres_table(where: str, root: Path) -> Place:
     return Place(lambda: PostgresTarget(where, "legs"), rows)
 
 
+def delta_files(table: Path) -> tuple[list[str], list[str]]:
+    """The files of the newest version of a Delta table, and the columns, as its log tells them."""
+    files: dict[str, None] = {}
+    columns: list[str] = []
+    for version in sorted((table / "_delta_log").glob("*.json")):
+        for line in version.read_text().splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                files[action["add"]["path"]] = None
+            if "remove" in action:
+                files.pop(action["remove"]["path"], None)
+            if "metaData" in action:
+                columns = [field["name"] for field in json.loads(action["metaData"]["schemaString"])["fields"]]
+    return [str(table / unquote(each)) for each in files], columns
+
+
+def delta_table(where: str, root: Path) -> Place:
+    def rows() -> dict[str, Any]:
+        files, columns = delta_files(root / "delta")
+        if not files:
+            return {}
+        names = ", ".join(each for each in columns if each != "partition")
+        return shown_rows(duckdb.sql(f"SELECT {names} FROM read_parquet({files}, union_by_name=true)"))
+
+    return Place(lambda: DeltaTarget(str(root / "delta"), partitions=4), rows, "table")
+
+
+def delta_log(where: str, root: Path) -> Place:
+    def rows() -> dict[str, Any]:
+        files, columns = delta_files(root / "delta")
+        return shown_rows(duckdb.sql(newest_view(columns, f"read_parquet({files}, union_by_name=true)")))
+
+    return Place(lambda: DeltaTarget(str(root / "delta")), rows, "log")
+
+
 PLACES: Final[dict[str, Callable[[str, Path], Place]]] = {
     "folder": folder,
     "postgres": postgres_table,
+    "delta": delta_table,
+    "delta-log": delta_log,
 }
 
 

@@ -82,10 +82,10 @@ class Life:
         target = Killed(self.place.target(), self.chance.randrange(1, 5), after=self.chance.random() < 0.5)
         death = Fail(nth=self.chance.randrange(1, 30), onwards=True, moment=self.chance.choice(["before", "after"]))
         with suppress(KilledError, sb.StateBackendError):
-            await self.job.mirror(target, store=FaultyStore(self.job.store, [death]))
+            await self.job.mirror(target, form=self.place.form, store=FaultyStore(self.job.store, [death]))
 
     async def mirror(self) -> None:
-        report = await self.job.mirror(self.place.target())
+        report = await self.job.mirror(self.place.target(), form=self.place.form)
         self.told += report.anew
         assert self.place.rows() == await self.job.state()
 
@@ -120,9 +120,9 @@ async def test_killed_at_every_step(place: Place) -> None:
             number += 1
             await job.commit({"a": Leg("LGA", number), "b": None if number % 2 else JFK})
             try:
-                await job.mirror(Killed(place.target(), nth, after=after))
+                await job.mirror(Killed(place.target(), nth, after=after), form=place.form)
             except KilledError:
-                await job.mirror(place.target())
+                await job.mirror(place.target(), form=place.form)
                 assert place.rows() == await job.state()
             else:
                 break
@@ -132,9 +132,9 @@ async def test_killed_at_every_step(place: Place) -> None:
             await job.commit({"a": Leg("LGA", number), "c": None if number % 2 else LGA})
             death = Fail(nth=nth, onwards=True, moment="after" if after else "before")
             try:
-                await job.mirror(place.target(), store=FaultyStore(job.store, [death]))
+                await job.mirror(place.target(), form=place.form, store=FaultyStore(job.store, [death]))
             except sb.StateBackendError:
-                await job.mirror(place.target())
+                await job.mirror(place.target(), form=place.form)
             assert place.rows() == await job.state()
 
 
@@ -142,7 +142,7 @@ async def test_a_late_one_does_nothing(place: Place) -> None:
     """It has read an old state when it sleeps; when it goes on to write, others have gone further."""
     job = Job()
     await job.commit({"a": EWR, "b": EWR})
-    await job.mirror(place.target())
+    await job.mirror(place.target(), form=place.form)
     await job.commit({"a": LGA, "b": None})
 
     class Late(Killed):
@@ -153,15 +153,15 @@ async def test_a_late_one_does_nothing(place: Place) -> None:
                 await self._target.write(rows)
                 return
             self.is_late = False
-            await job.mirror(place.target())
+            await job.mirror(place.target(), form=place.form)
             await job.commit({"a": None, "b": JFK})
-            await job.mirror(place.target())
+            await job.mirror(place.target(), form=place.form)
             assert place.rows() == await job.state()
             await self._target.write(rows)
             assert place.rows() == await job.state()
 
-    await job.mirror(Late(place.target(), 99, after=True))
+    await job.mirror(Late(place.target(), 99, after=True), form=place.form)
     assert place.rows() == await job.state()
     await job.commit({"c": EWR})
-    await job.mirror(place.target())
+    await job.mirror(place.target(), form=place.form)
     assert place.rows() == await job.state()

@@ -19,7 +19,7 @@ IMPLEMENTERS = """
     ObjectInfo ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
 """
 MIRRORS = """
-    MirrorMark MirrorReport MirrorRows MirrorTable MirrorTarget ParquetTarget PostgresTarget newest_view
+    DeltaTarget MirrorMark MirrorRows MirrorTable MirrorTarget ParquetTarget PostgresTarget newest_view
 """
 OWNERS = """
     CheckpointCoordinator Committed DownloadCache KeyGroupRange OwnerBackend SnapshotResult key_group open_coordinator
@@ -27,7 +27,8 @@ OWNERS = """
 """
 REPORTS = """
     CloneReport Damage Difference EraseReport ErasureProof ExportReport FollowerPosition Inspection JobReport
-    KeyHolder LogEntry LogRow ObjectReport Progress RangeRow Repair RequestRate RewriteReport Row SavepointInfo
+    KeyHolder LogEntry LogRow MirrorReport MirrorRow
+    ObjectReport Progress RangeRow Repair RequestRate RewriteReport Row SavepointInfo
     SeedReport SizeRow SizeTotal SweepFailure SweepReason SweepReport TransformReport VerifyReport size_totals
 """
 ROOMS = {

@@ -5,15 +5,19 @@ to delete by: the log is listed first, then everything. A savepoint marker is ma
 all commits that were seen are seen too. What is made later is not judged by what was seen earlier.
 """
 
-from collections.abc import Container, Iterable, Mapping
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._log.log_reader import LogReader
+from statebackend._log.mirror_steps import newest_steps
 from statebackend._log.names import (
     FLOORS,
     HINT_KEY,
+    MIRRORS,
     PROBE_KEY,
     SAVEPOINTS,
     SavepointPin,
@@ -21,11 +25,13 @@ from statebackend._log.names import (
     erasure_of,
     floor_of,
     marker_of,
+    mirror_step_key,
+    mirror_step_of,
 )
 from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.retention import SweepReason
 from statebackend.abc import Capability, ObjectInfo, ObjectStore
-from statebackend.errors import InputError
+from statebackend.errors import CorruptObjectError, InputError
 
 _Verdicts = dict[str, tuple[SweepReason, str]]
 
@@ -76,12 +82,16 @@ async def take_inventory(
     `WrongJobError`.
     """
     check_can_list(store)
-    prefixes = (SAVEPOINTS, FLOORS) if log_only else ("",)
+    prefixes = (SAVEPOINTS, FLOORS, MIRRORS) if log_only else ("",)
     objects = tuple([info for prefix in prefixes async for info in store.list(prefix)])
     end = None if last is None else await log.load(last)
     retained: list[Commit] = []
     if end is not None:
-        retained = [commit async for commit in log.branch(end, count_max=checkpoints_retained, listed=listed)]
+        held = await _held(store, objects)
+        async for commit in log.branch(end, listed=listed):
+            if len(retained) >= checkpoints_retained and commit.sequence < held:
+                break
+            retained.append(commit)
     savepoints, last_sequence = Savepoints(store, log), -1 if end is None else end.sequence
     pinned, known = await _judge_markers(savepoints, objects, last_sequence)
     erasures = await _judge_erasures(savepoints, objects, last_sequence)
@@ -103,12 +113,29 @@ async def take_inventory(
             **known,
             **_judge_floors(objects),
             **erasures,
+            **{
+                info.key: (SweepReason.MIRROR, "a step of a mirror")
+                for info in objects
+                if mirror_step_of(info.key) is not None
+            },
             HINT_KEY: (SweepReason.HINT, "where a search for the end begins"),
             PROBE_KEY: (SweepReason.HINT, "shows that the store keeps put-if-absent"),
         },
         hint=None if hint is None else hint.sequence,
         begun_s=begun_s,
     )
+
+
+async def _held(store: ObjectStore, objects: Sequence[ObjectInfo]) -> float:
+    """The oldest commit that a mirror waits for, and has asked to be kept: as long as it said, by the store's clock."""
+    newest_s = max((info.modified_s for info in objects), default=0.0)
+    made_s = {info.key: info.modified_s for info in objects}
+    held = math.inf
+    with suppress(CorruptObjectError):  # its mirror says so; a sweep goes on
+        async for name, step in newest_steps(store, made_s):
+            if newest_s - made_s[mirror_step_key(name, step.number)] < step.hold_s:
+                held = min(held, step.has_sequence)
+    return held
 
 
 async def _judge_markers(

@@ -42,6 +42,8 @@ class SweepReason(enum.Enum):
     """Says where a search in the log begins, or below which entry it finds nothing."""
     SAVEPOINT = "savepoint"
     """The marker of a savepoint that exists."""
+    MIRROR = "mirror"
+    """A step of a mirror, which says what its table has."""
     LIVE = "live"
     """No commit points into it, but its writer may be about to make one that does."""
     YOUNG = "young"

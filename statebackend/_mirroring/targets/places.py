@@ -10,4 +10,8 @@ def target_at(text: str) -> MirrorTarget:
         from statebackend._mirroring.targets.postgres import PostgresTarget  # noqa: PLC0415  # an extra
 
         return PostgresTarget.of_url(text)
+    if text.startswith("delta:"):
+        from statebackend._mirroring.targets.delta import DeltaTarget  # noqa: PLC0415  # an extra
+
+        return DeltaTarget(text.removeprefix("delta:"))
     return ParquetTarget(text)

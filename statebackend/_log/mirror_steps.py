@@ -5,6 +5,8 @@
 Only the newest two are kept. The newest says where the table stands, or will stand once the step is taken.
 """
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
@@ -56,6 +58,11 @@ class MirrorStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     done: bool = False
     refused: bool = False
     hold_s: float = 0.0
+
+    @property
+    def has_sequence(self) -> int:
+        """The newest commit that the table has for certain."""
+        return self.sequence if self.done else -1 if self.before is None else self.before
 
 
 class MirrorLog:
@@ -111,6 +118,17 @@ class MirrorLog:
 
     def _key(self, number: int) -> str:
         return mirror_step_key(self._name, number)
+
+
+async def newest_steps(store: ObjectStore, keys: Iterable[str]) -> AsyncIterator[tuple[str, MirrorStep]]:
+    """The name and the newest step of each mirror that has one among the `keys`; none of one that has gone on since."""
+    newest: dict[str, int] = {}
+    for name, number in filter(None, map(mirror_step_of, keys)):
+        newest[name] = max(number, newest.get(name, 0))
+    for name, number in newest.items():
+        key = mirror_step_key(name, number)
+        with suppress(ObjectNotFoundError):
+            yield name, decode_step(await store.get(key), key)
 
 
 def decode_step(body: bytes, key: str) -> MirrorStep:

@@ -1,0 +1,267 @@
+"""A table in Delta: a `table` by whole partitions, or a `log`. Each step is one commit of it.
+
+The commit says in its own metadata which step it is. It is made on the version in which the number was looked up, as a
+transaction of the mirror, so of two that write the same step one fails: Delta refuses neither an id nor a number.
+"""
+
+import importlib
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from statebackend._columns.arrow import DataType, RecordBatch, Schema, pa
+from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._reading.rows.layouts import KEY_GROUP
+from statebackend._tasks import finish
+from statebackend._threads import FileThreads
+from statebackend.errors import (
+    InputError,
+    MirrorSchemaError,
+    SettingsError,
+    StoreAccessError,
+    StoreFullError,
+    StoreUnavailableError,
+    WrongMirrorError,
+    needs_extra,
+)
+from statebackend.settings import Settings
+
+PARTITION: Final = "partition"
+MIRROR_KEY: Final = "statebackend_mirror"
+NUMBER_KEY: Final = "statebackend_number"
+LOOKED_BACK: Final = 1000
+"""Commits of the table among which the newest of a mirror is looked for."""
+MAINTENANCE: Final = ("OPTIMIZE", "VACUUM", "FSCK", "REORG", "ADD CONSTRAINT", "SET TBLPROPERTIES", "ADD FEATURE")
+"""How the operations begin that leave the rows of a table as they are."""
+
+
+class DeltaTarget(MirrorTarget):
+    """A Delta table at a path or URL: `DeltaTarget("s3://bucket/legs")`. Needs the extra `delta`.
+
+    A `table` has the column `partition`, the key group modulo `partitions`: a commit rewrites only the partitions of
+    keys that it changed, with what the state has there. In Spark, a query for one key reads one partition, too, with
+    `partition = pmod(pmod(xxhash64(key), max_parallelism), partitions)`. `storage_options`: as `deltalake` takes them.
+    """
+
+    forms = ("table", "log")
+
+    def __init__(self, uri: str, *, partitions: int = 16, storage_options: Mapping[str, str] | None = None) -> None:
+        try:
+            self._delta: Final[Any] = importlib.import_module("deltalake")
+        except ModuleNotFoundError as error:
+            raise SettingsError(needs_extra("a mirror in Delta", "delta"), missing=error.name) from error
+        if partitions < 1:
+            raise InputError("a table has at least one partition", partitions=partitions)
+        self._uri = uri
+        self.partitions = partitions
+        self._options = None if storage_options is None else dict(storage_options)
+        self._threads = FileThreads(1)
+        self._table: MirrorTable | None = None
+        self._schema: Schema = None
+
+    @property
+    def place(self) -> str:
+        return f"delta:{self._uri}?partitions={self.partitions}"
+
+    @asynccontextmanager
+    async def opened(self, settings: Settings) -> AsyncGenerator[None]:
+        yield
+
+    async def find(self) -> MirrorMark:
+        return await finish(self._threads.io, self._find)
+
+    async def fit(self, table: MirrorTable) -> None:
+        await finish(self._threads.io, self._fit, table)
+
+    async def write(self, rows: MirrorRows) -> None:
+        await finish(self._threads.io, self._write, rows)
+
+    def view(self) -> str | None:
+        return None if self._schema is None else newest_view(self._schema.names, f"delta_scan('{self._uri}')")
+
+    def _opened(self) -> Any:
+        """The table as it is now, `None` if there is none."""
+        if not self._delta.DeltaTable.is_deltatable(self._uri, self._options):
+            return None
+        return self._delta.DeltaTable(self._uri, storage_options=self._options)
+
+    def _find(self) -> MirrorMark:
+        with self._translated():
+            return self._mark(self._opened())
+
+    def _mark(self, table: Any) -> MirrorMark:
+        """The newest step that the table has; 0 if somebody else has changed its rows since."""
+        if table is None or not table.file_uris():
+            return MirrorMark(is_empty=True)
+        is_changed = False
+        for commit in table.history(LOOKED_BACK):
+            if MIRROR_KEY in commit:
+                return MirrorMark(str(commit[MIRROR_KEY]), 0 if is_changed else int(commit[NUMBER_KEY]))
+            is_changed = is_changed or not str(commit["operation"]).startswith(MAINTENANCE)
+        return MirrorMark()
+
+    def _fit(self, table: MirrorTable) -> None:
+        schema = pa.schema([field for field in table.schema if table.form == "log" or field.name != OP])
+        if table.form == "table":
+            schema = schema.insert(0, pa.field(PARTITION, pa.int32()))
+        self._table, self._schema = table, _fitting(schema, self.place)
+        with self._translated():
+            there = self._opened()
+            if there is None:
+                return
+            if list(there.metadata().partition_columns) != ([PARTITION] if table.form == "table" else []):
+                raise MirrorSchemaError(
+                    "the table is partitioned in another way: mirror into another one",
+                    column=", ".join(there.metadata().partition_columns),
+                    target=self.place,
+                )
+            if not (table.may_grow and table.form == "table"):
+                self._check(there, may_grow=table.may_grow)
+
+    def _check(self, table: Any, *, may_grow: bool) -> None:
+        wanted = {field.name: field.type for field in self._delta.Schema.from_arrow(self._schema).fields}
+        found = {field.name: field.type for field in table.schema().fields}
+        for name, type_ in wanted.items():
+            if name not in found and not may_grow:
+                raise MirrorSchemaError(
+                    "the table lacks a column: add it, or start over with anew=True, which does",
+                    column=name,
+                    target=self.place,
+                )
+            if name in found and not _has_room(found[name], type_):
+                raise MirrorSchemaError(
+                    "a column of the table is of another type: mirror into another table",
+                    column=name,
+                    type=str(found[name]),
+                    type_wanted=str(type_),
+                    target=self.place,
+                )
+        for name in found if not self._is_log else ():  # a log has rows of earlier versions of the state
+            if name not in wanted:
+                raise MirrorSchemaError(
+                    "the table has a column that the state has not: drop it, or mirror into another table",
+                    column=name,
+                    target=self.place,
+                )
+
+    @property
+    def _is_log(self) -> bool:
+        return self._table is not None and self._table.form == "log"
+
+    def _write(self, rows: MirrorRows) -> None:
+        assert self._table is not None
+        with self._translated():
+            table = self._opened()
+            mark = self._mark(table)
+            if mark.mirror_id not in (None, rows.mirror_id):
+                raise WrongMirrorError("another mirror has begun to write this table", target=self.place)
+            if mark.number is not None and mark.number >= rows.number:
+                return
+            if not rows.is_whole and mark.number not in (None, rows.number - 1):
+                raise StoreUnavailableError("the table was put back meanwhile: look again", target=self.place)
+            options: dict[str, Any] = {"mode": "append", "schema_mode": "merge"}
+            if self._table.form == "table":
+                options = {"mode": "overwrite", "partition_by": [PARTITION]}
+                if rows.is_whole:
+                    options["schema_mode"] = "overwrite"
+                elif rows.partitions is not None:
+                    options["predicate"] = f"{PARTITION} IN ({', '.join(map(str, rows.partitions))})"
+            self._delta.write_deltalake(
+                self._uri if table is None else table,
+                pa.RecordBatchReader.from_batches(self._schema, self._batches(rows)),
+                storage_options=self._options if table is None else None,
+                commit_properties=self._delta.CommitProperties(
+                    app_transactions=[self._delta.Transaction(f"statebackend:{rows.mirror_id}", rows.number)],
+                    custom_metadata={MIRROR_KEY: rows.mirror_id, NUMBER_KEY: str(rows.number)},
+                ),
+                **options,
+            )
+
+    def _batches(self, rows: MirrorRows) -> Iterator[RecordBatch]:
+        assert self._table is not None
+        for batch in rows.batches():
+            found = batch
+            if self._table.form == "table":
+                found = found.drop_columns([OP])
+                groups: Any = found.column(KEY_GROUP).to_numpy()
+                partition = pa.array(groups % self.partitions, pa.int32())
+                found = pa.RecordBatch.from_arrays([partition, *found.columns], [PARTITION, *found.schema.names])
+            yield from pa.Table.from_batches([found]).cast(self._schema).to_batches()
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Raise the library's errors in place of `deltalake`'s."""
+        errors = self._delta.exceptions
+        try:
+            yield
+        except errors.CommitFailedError as error:
+            raise StoreUnavailableError(
+                f"another writer has changed the mirror's table meanwhile: {_text(error)}", target=self.place
+            ) from error
+        except errors.SchemaMismatchError as error:
+            raise InputError(f"the mirror's table cannot hold a value: {_text(error)}", target=self.place) from error
+        except (errors.DeltaError, OSError) as error:
+            text = str(error)
+            if isinstance(error, PermissionError) or "ermission" in text or "denied" in text:
+                raise StoreAccessError(f"the mirror's table refuses: {_text(error)}", target=self.place) from error
+            if "No space" in text:
+                raise StoreFullError(f"the mirror's table has no room: {_text(error)}", target=self.place) from error
+            raise StoreUnavailableError(
+                f"the mirror's table does not answer: {_text(error)}", target=self.place
+            ) from error
+
+
+def _fitting(schema: Schema, place: str) -> Schema:
+    """The schema in types that Delta has. Raises `MirrorSchemaError`, which names a column that it cannot hold."""
+    fields: list[Any] = []
+    for field in schema:
+        type_ = delta_type(field.type)
+        if type_ is None:
+            raise MirrorSchemaError(
+                "Delta has no column for that type: mirror another state, or cast the column",
+                column=field.name,
+                type=str(field.type),
+                target=place,
+            )
+        fields.append(pa.field(field.name, type_))
+    return pa.schema(fields)
+
+
+def delta_type(type_: DataType) -> DataType | None:
+    """The type in which Delta, which has no unsigned numbers, holds all such values; `None` if there is none."""
+    types = pa.types
+    if types.is_struct(type_):
+        parts = [(field.name, delta_type(field.type)) for field in type_]
+        return None if any(found is None for _, found in parts) else pa.struct(parts)
+    if types.is_map(type_):
+        key, item = delta_type(type_.key_type), delta_type(type_.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if types.is_list(type_):
+        item = delta_type(type_.value_type)
+        return None if item is None else pa.list_(item)
+    if types.is_timestamp(type_):
+        return type_ if type_.unit == "us" else pa.timestamp("us", type_.tz) if type_.unit in ("s", "ms") else None
+    if types.is_time(type_) or types.is_duration(type_) or types.is_null(type_) or types.is_nested(type_):
+        return None
+    return _WIDER.get(type_, type_)
+
+
+_WIDER: Final[Mapping[DataType, DataType]] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+
+
+def _has_room(found: Any, wanted: Any) -> bool:
+    """True if a column of the type `found` can have such values; a struct may have more fields, or get more."""
+    if hasattr(found, "fields") and hasattr(wanted, "fields"):
+        there = {field.name: field.type for field in found.fields}
+        return all(field.name not in there or _has_room(there[field.name], field.type) for field in wanted.fields)
+    return bool(found == wanted)
+
+
+def _text(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
