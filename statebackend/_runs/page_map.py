@@ -102,6 +102,7 @@ class PageMap:
     def __init__(self, parts: Sequence[PlacedPart] = (), *, max_parallelism: int) -> None:
         self.parts: Final = tuple(parts)
         self._max_parallelism = max_parallelism
+        self._buffer: Octets = np.empty(0, np.uint8)
         self._parts = [each.part for each in self.parts]
         first: Integers = np.cumsum([0, *(part.head.pages for part in self._parts)])
         self._first_pages: Integers = first[:-1]
@@ -119,7 +120,15 @@ class PageMap:
         if not self._parts or not len(keys.hashes):
             return
         largest = max(layout.page_bytes for layout in self._layouts)
-        buffer = np.empty(max(largest, min(READ_BYTES_MAX, len(keys.hashes) * largest)), np.uint8)
+        wanted = max(largest, min(READ_BYTES_MAX, len(keys.hashes) * largest))
+        # Kept from look-up to look-up: fresh memory costs as much as reading into it.
+        buffer, self._buffer = self._buffer, np.empty(0, np.uint8)
+        if len(buffer) < wanted:
+            buffer = np.empty(wanted, np.uint8)
+        yield from self._find(keys, buffer)
+        self._buffer = buffer
+
+    def _find(self, keys: HashedKeys, buffer: Octets) -> Iterator[FoundRows]:
         orders = self._orders(keys.hashes)
         sorted_numbers = np.argsort(orders, kind="stable")
         fences = np.searchsorted(self._fences, orders[sorted_numbers], side="right") - 1

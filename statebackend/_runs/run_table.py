@@ -19,7 +19,7 @@ from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import Array
 from statebackend._columns.column_table import ColumnTable, key_columns
-from statebackend._columns.growable import FixedColumn, StringColumn, grown
+from statebackend._columns.growable import GROWTH, FixedColumn, StringColumn, grown
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema, stored_columns
@@ -343,11 +343,12 @@ class RunTable(ColumnTable, TakesRuns):
             self._evict(rows[oldest])
 
     def _memory_used(self) -> int:
-        return len(self._rows) * self._row_bytes()
+        return len(self._rows) * self._row_bytes()  # without what a batch takes for a while
 
     def _row_bytes(self) -> int:
         count = max(1, self._rows.count)
-        return ROW_BYTES + (super().size().size_bytes + self._rows.key_bytes) // count
+        used = ROW_BYTES + (super().size().size_bytes + self._rows.key_bytes) // count
+        return int(GROWTH * used)  # arrays that have grown have room for more rows
 
     def _tidy(self) -> None:
         live = self._rows.live()

@@ -170,7 +170,7 @@ class StatefulSink:
         check_policies(on_rewind, adopt, first_batch_id)
         if not isinstance(cast("object", time_zone), str | None):
             raise SettingsError("time_zone must be the name of a zone, or left out", time_zone=repr(time_zone))
-        check_place(work, execution, parallelism, standby=standby)
+        check_place(work, execution, parallelism, standby=standby, table=settings.table)
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind
