@@ -167,8 +167,11 @@ def explore(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Breaks of one line each, which simulation or models have to notice: `nox -s mutants -- --only savepoint`."""
-    session.install("-e", ".[test]")
+    """Breaks of one line each, which simulation or models have to notice: `nox -s mutants -- --only savepoint`.
+
+    With `--taken-back` what was mended once, for drawn programs to find: `nox -s mutants -- --taken-back --jobs 1`.
+    """
+    session.install("-e", ".[spark,test]")
     session.run("python", "-m", "tests.mutants", *session.posargs)
 
 

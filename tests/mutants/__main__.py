@@ -1,7 +1,8 @@
 """`python -m tests.mutants`, or `nox -s mutants`: plants each mutant, and says by which invariant it was noticed.
 
 Fails if a mutant survives, if it is noticed by others than its own invariant alone, if a named invariant has no mutant,
-or if the source that a mutant changes is no longer there. Each runs in a process of its own.
+or if the source that a mutant changes is no longer there. Each runs in a process of its own. `--taken-back` plants what
+was mended once, for drawn programs to find.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tests.mutants.hunting import Kill, hunt
 from tests.mutants.library import MUTANTS, without_mutant
+from tests.mutants.of_programs import TAKEN_BACK
 from tests.mutants.planting import Mutant, StaleError
 
 PRELOADED = ("pyarrow", "numpy", "anyio", "msgspec", "hypothesis.stateful")
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", help="those with this text in their name, invariant or hunter; may be given again"
     )
+    parser.add_argument("--taken-back", action="store_true", help="mends, for programs, in place of the mutants")
     parser.add_argument("--from", dest="begin", type=int, default=0, help="leave out so many")
     parser.add_argument("--tries-max", type=int, default=10**6, help="no more tries for each of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -105,9 +108,10 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in PRELOADED:
         importlib.import_module(name)
+    mutants = TAKEN_BACK if arguments.taken_back else MUTANTS
     chosen = [
         each._replace(tries=min(each.tries, arguments.tries_max))
-        for each in MUTANTS[arguments.begin :]
+        for each in mutants[arguments.begin :]
         if any(only in text for only in arguments.only or [""] for text in (each.name, each.invariant, each.hunter))
     ]
     outcomes, begun_s = list[Outcome](), time.monotonic()
@@ -117,35 +121,40 @@ def main() -> None:
         if outcome.kill is not None:
             print("   ", outcome.kill.error[:160].replace("\n", " "), flush=True)
         if arguments.record is not None:  # in a process of its own: this one must not import the library
-            putting = multiprocessing.get_context("fork").Process(target=_put, args=(arguments.record, outcome))
+            putting = multiprocessing.get_context("fork").Process(
+                target=_put, args=(arguments.record, outcome, mutants)
+            )
             putting.start()
             putting.join()
-    print(*_record([outcome.row() for outcome in outcomes], time.monotonic() - begun_s).notes, sep="\n")
-    failures = found_wrong(outcomes, is_whole=len(chosen) == len(MUTANTS))
+    print(*_record([outcome.row() for outcome in outcomes], time.monotonic() - begun_s, mutants).notes, sep="\n")
+    failures = found_wrong(outcomes, is_whole=len(chosen) == len(MUTANTS) and not arguments.taken_back)
     print(*failures, sep="\n")
     raise SystemExit(1 if failures else 0)
 
 
-def _put(path: Path, outcome: Outcome) -> None:
+def _put(path: Path, outcome: Outcome, mutants: Sequence[Mutant]) -> None:
     """Put its row into the record, in the place of an older one of that mutant; those that are gone leave it."""
     recording = importlib.import_module("tests.proof.record")
     before = recording.read_record(path).table if path.exists() else ()
     rows = {row[0]: row for row in (*before, outcome.row(recording.current_commit())) if len(row) == len(HEAD)}
-    rows = [rows[each.name] for each in MUTANTS if each.name in rows]
-    recording.write_record(path, _record(rows, sum(row[7] for row in rows)))
+    rows = [rows[each.name] for each in mutants if each.name in rows]
+    recording.write_record(path, _record(rows, sum(row[7] for row in rows), mutants))
 
 
-def _record(rows: Sequence[Any], seconds: float) -> Any:
+def _record(rows: Sequence[Any], seconds: float, mutants: Sequence[Mutant]) -> Any:
     """The record of these rows. The library is imported only here: no mutant is planted any more."""
     killed = [row for row in rows if isinstance(row[6], int)]
+    is_taken_back = mutants is TAKEN_BACK
     told = f"{len(killed)} of {len(rows)} mutants were noticed, by {len({row[3] for row in killed})} invariants"
+    if is_taken_back:
+        told = f"{len(killed)} of {len(rows)} mends that were taken back were found"
     return importlib.import_module("tests.proof.record").record_of(
-        "nox -s mutants",
+        "nox -s mutants -- --taken-back" if is_taken_back else "nox -s mutants",
         seconds=seconds,
         broken=len(rows) - len(killed),
         head=HEAD,
         table=rows,
-        notes=[f"{told}; {len(MUTANTS) - len(rows)} others were not planted. The time is that of the processors."],
+        notes=[f"{told}; {len(mutants) - len(rows)} others were not planted. The time is that of the processors."],
     )
 
 

@@ -1,4 +1,4 @@
-"""Hunts for the mutant that is planted in this process: by the simulation, or by one of the models.
+"""Hunts for the mutant that is planted in this process: by the simulation, by one of the models, or by programs.
 
 A hunter tries again and again, and yields a kill for each try that has failed: which it was, and who has noticed it.
 """
@@ -7,6 +7,8 @@ import importlib
 import logging
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import iscoroutinefunction
@@ -15,7 +17,7 @@ from random import Random
 from types import FrameType
 from typing import Any, Final, NamedTuple, cast
 
-from tests.mutants.planting import Hunter, Mutant, noticed_by, plant
+from tests.mutants.planting import ROOT, Hunter, Mutant, noticed_by, plant
 
 CPU_S = 120
 """A mutant that takes longer hangs, and so is found out."""
@@ -42,7 +44,8 @@ def hunt(mutant: Mutant) -> Iterator[Kill]:
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
     _switch_off(mutant.without)
     for number, error in HUNTERS[mutant.hunter](mutant):
-        yield Kill(number, noticed_by(error), f"{type(error).__name__}: {error}")
+        invariant = mutant.invariant if mutant.hunter == "programs" else noticed_by(error)
+        yield Kill(number, invariant, f"{type(error).__name__}: {error}")
 
 
 def _hangs(_signal: int, _frame: FrameType | None) -> None:
@@ -129,9 +132,25 @@ def _by_kills(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
             yield killing.counted["kills"] + 1, error
 
 
+def _by_programs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
+    """Whatever fails counts, if the same program is sound without the mutant, in a process of its own."""
+    failure_of = importlib.import_module("tests.programs.__main__").failure_of
+    draw = importlib.import_module("tests.programs.drawing").draw
+    for number in range(mutant.tries):
+        seed = mutant.first + number
+        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)  # for each of them
+        if (error := failure_of(draw(seed))) is None:
+            continue
+        alone = ("--first", str(seed), "--seeds", "1", "--jobs", "1")
+        command = (sys.executable, "-m", "tests.programs", *alone)
+        if subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0:
+            yield number + 1, error
+
+
 HUNTERS: Final[Mapping[Hunter, Callable[[Mutant], Iterator[tuple[int, BaseException]]]]] = {
     "simulation": _by_simulation,
     "models": _by_models,
     "handover": _by_handover,
     "kills": _by_kills,
+    "programs": _by_programs,
 }

@@ -28,15 +28,15 @@ WITH_INVARIANTS = (
 )
 """Files and folders that have the named invariants."""
 
-Hunter = Literal["simulation", "models", "handover", "kills"]
+Hunter = Literal["simulation", "models", "handover", "kills", "programs"]
 
 
 class Mutant(NamedTuple):
     """A break: `old` in the source of `module`, which has it once, becomes `new`.
 
     `invariant` is to notice it, while `hunter` tries so often as `tries` says: seeds of the simulation, from `first`
-    on; examples of a model, drawn by that seed; jobs handed on, or killed, with that seed. `without`: other invariants
-    that are switched off, because they would notice it earlier.
+    on, or of drawn programs; examples of a model, drawn by that seed; jobs handed on, or killed, with that seed.
+    `without`: other invariants that are switched off, because they would notice it earlier.
     """
 
     name: str

@@ -1,6 +1,5 @@
 """What happens beside the stream: edits by hand, savepoints, upkeep, and readers."""
 
-import asyncio
 import datetime as dt
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from tests.programs.operations import act, declare
 from tests.programs.program import Edit, Heir, Look, Savepoint, Upkeep
 from tests.programs.readers import MoreReaders
 from tests.programs.spark_reading import look_at_feed, look_in_spark
+from tests.programs.surroundings import attend
 from tests.programs.values import KEYS
 from tests.programs.weather import is_of_weather, through_weather, weather
 
@@ -32,7 +32,7 @@ def edit(running: "Running", step: Edit) -> None:
         async with sb.open_backend(running.settings) as backend:
             await work(backend)
 
-    asyncio.run(open_it())
+    attend(open_it())
     for checkpoint_id, held in made:
         running.committed(checkpoint_id, held, None)
 
@@ -72,7 +72,7 @@ def edits(
 
 def newest_id(settings: sb.Settings) -> int:
     """The newest checkpoint of the job, as anybody finds it."""
-    found = asyncio.run(sb.inspect(settings)).newest_checkpoint_id
+    found = attend(sb.inspect(settings)).newest_checkpoint_id
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ def savepoint(running: "Running", step: Savepoint) -> None:
     if step.name in running.savepoints:
         return
     if step.asked is None:
-        asyncio.run(sb.savepoint(running.settings, step.name))
+        attend(sb.savepoint(running.settings, step.name))
     else:
         asked = running.sink.savepoint(step.name)
         running.batch(step.asked)
@@ -103,15 +103,15 @@ def _upkeep(running: "Running", what: str) -> None:
     settings = running.settings
     match what:
         case "sweep":
-            asyncio.run(sb.sweep(settings, dry_run=False, min_age_s=0.0))
+            attend(sb.sweep(settings, dry_run=False, min_age_s=0.0))
         case "repair" if settings.local:
             with suppress(InputError):  # no local copies yet
-                check("repairs", list(asyncio.run(sb.repair(settings, dry_run=False))), [])
+                check("repairs", list(attend(sb.repair(settings, dry_run=False))), [])
         case "verify":
-            check("damages", list(asyncio.run(sb.verify(settings)).damages), [])
+            check("damages", list(attend(sb.verify(settings)).damages), [])
         case "drop savepoints":
-            for name in {each.name for each in asyncio.run(sb.savepoints(settings))} & running.savepoints.keys():
-                asyncio.run(sb.drop_savepoint(settings, name))
+            for name in {each.name for each in attend(sb.savepoints(settings))} & running.savepoints.keys():
+                attend(sb.drop_savepoint(settings, name))
 
 
 def look(running: "Running", step: Look) -> None:
@@ -132,7 +132,7 @@ def _look_at_keys(running: "Running", readers: MoreReaders, number: int) -> None
 def _look_at_earlier(running: "Running", readers: MoreReaders, number: int) -> None:
     checkpoint_id = _earlier(running, number)
     with perhaps_swept(running, checkpoint_id):
-        asyncio.run(readers.look_whole(running.kept[checkpoint_id], checkpoint_id=checkpoint_id))
+        attend(readers.look_whole(running.kept[checkpoint_id], checkpoint_id=checkpoint_id))
 
 
 def _look_at_moment(running: "Running", readers: MoreReaders, number: int) -> None:
@@ -141,18 +141,18 @@ def _look_at_moment(running: "Running", readers: MoreReaders, number: int) -> No
     moment = dt.datetime.fromtimestamp(running.moments[checkpoint_id], dt.UTC)
     at = (moment.timestamp(), moment.isoformat(), moment)[number % 3]
     with perhaps_swept(running, checkpoint_id):
-        asyncio.run(readers.look_whole(running.kept[checkpoint_id], at=at))
+        attend(readers.look_whole(running.kept[checkpoint_id], at=at))
 
 
 def _look_at_savepoints(running: "Running", readers: MoreReaders, number: int) -> None:
     for name, kept in running.savepoints.items():
-        asyncio.run(readers.look_whole(running.kept[kept.checkpoint_id], savepoint=name))
+        attend(readers.look_whole(running.kept[kept.checkpoint_id], savepoint=name))
 
 
 def _look_at_differences(running: "Running", readers: MoreReaders, number: int) -> None:
     earlier, newest = _earlier(running, number), max(running.kept)
     with perhaps_swept(running, earlier):
-        asyncio.run(readers.look_at_differences((earlier, newest), running.kept[earlier], running.held))
+        attend(readers.look_at_differences((earlier, newest), running.kept[earlier], running.held))
 
 
 def _look_at_feed(running: "Running", readers: MoreReaders, number: int) -> None:
@@ -170,9 +170,9 @@ READERS: Mapping[str, Callable[["Running", MoreReaders, int], None]] = {
     "checkpoint": _look_at_earlier,
     "savepoint": _look_at_savepoints,
     "moment": _look_at_moment,
-    "rows": lambda running, readers, number: asyncio.run(readers.look_at_rows(running.held)),
+    "rows": lambda running, readers, number: attend(readers.look_at_rows(running.held)),
     "differences": _look_at_differences,
-    "export": lambda running, readers, number: asyncio.run(readers.export(running.held, running.home.parent, number)),
+    "export": lambda running, readers, number: attend(readers.export(running.held, running.home.parent, number)),
     "commands": lambda running, readers, number: readers.look_by_commands(running.held, number),
     "spark": lambda running, readers, number: look_in_spark(running.settings, running.job, running.held),
     "feed": _look_at_feed,

@@ -1,6 +1,5 @@
 """A job is cloned: the clone has what its checkpoint has, the source stays as it was; the stream goes on as either."""
 
-import asyncio
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import check, expected_rows, refused, rows_in
 from tests.programs.program import Clone, Job
 from tests.programs.readers import MoreReaders
+from tests.programs.surroundings import attend
 from tests.programs.weather import through_weather
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ def clone(running: "Running", step: Clone) -> None:
     goes_on = step.goes_on and step.share == 1.0 and not step.leaves_output
     if goes_on:
         running.sink.close()
-    through_weather(running, step, lambda: asyncio.run(sb.clone(cloned, **options)))
+    through_weather(running, step, lambda: attend(sb.clone(cloned, **options)))
     with refused(InputError):  # as it exists now
-        asyncio.run(sb.clone(cloned, **(options | {"keys": 0.5 if step.share == 1.0 else 1.0})))
+        attend(sb.clone(cloned, **(options | {"keys": 0.5 if step.share == 1.0 else 1.0})))
     with refused(InputError):
-        asyncio.run(sb.clone(source, from_=source))
-    names = [each.name for each in asyncio.run(sb.savepoints(source))]
+        attend(sb.clone(source, from_=source))
+    names = [each.name for each in attend(sb.savepoints(source))]
     check("savepoints of the source", sorted(names), sorted(running.savepoints))
     held = running.kept[kept.checkpoint_id]
     readers = MoreReaders(cloned, running.job)
     if step.share == 1.0:
-        asyncio.run(readers.look_whole(held))
+        attend(readers.look_whole(held))
     else:
         _look_at_sample(readers, held, step.share)
     if not goes_on:

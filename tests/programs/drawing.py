@@ -25,6 +25,7 @@ from tests.programs.program import (
     Rewind,
     Rewrite,
     Savepoint,
+    Seed,
     Slip,
     Start,
     Step,
@@ -106,7 +107,9 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
         held_back |= YOUNG
     drawing = _Drawing(chance, held_back)
     steps: list[Step] = [Start(drawing.job())]
-    if chance.random() < 0.1:
+    if (drawn := chance.random()) < 0.1:
+        steps.append(Seed(drawing.items(chance.choice((0, 3, 40)), 5), BEGIN_S - 10.0, *drawing.weather()))
+    elif drawn < 0.2:
         steps.append(Edit(drawing.items(2, 3), 1, first=True, skipped=chance.choice((0, 0, 5))))
     for _ in range(chance.choice((1, 2, 3))):
         for _ in range(chance.choice((1, 2, 4))):

@@ -1,6 +1,5 @@
 """Keys are erased from the job, and then it is proved that nothing has them: the oracle knows what must be gone."""
 
-import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from tests.programs.beside import newest_id
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import WrongError, check, refused
 from tests.programs.program import Batch, Declared, Erase
+from tests.programs.surroundings import attend
 from tests.programs.values import KEYS
 from tests.programs.weather import through_weather
 
@@ -41,7 +41,7 @@ def erase(running: "Running", step: Erase) -> None:
 
     def once() -> None:
         drops = "drop" if step.drops else "refuse"
-        asyncio.run(sb.erase(running.settings, keys, states=names, savepoints=drops))
+        attend(sb.erase(running.settings, keys, states=names, savepoints=drops))
 
     try:
         through_weather(running, step, once)
@@ -81,7 +81,7 @@ def _note(running: "Running", newest: int, states: list[Declared], keys: list[An
         for key in keys:
             held.keyed[each.name].pop(key, None)
     newest_batch = running.line[-1].newest_batch
-    left = {each.name for each in asyncio.run(sb.savepoints(running.settings))}
+    left = {each.name for each in attend(sb.savepoints(running.settings))}
     check("savepoints that have the keys", sorted(left & holders), [])
     running.savepoints = {name: each for name, each in running.savepoints.items() if name in left}
     running.kept = {each.checkpoint_id: running.kept[each.checkpoint_id] for each in running.savepoints.values()}
@@ -94,8 +94,8 @@ def _prove(running: "Running", keys: list[Any], names: Any) -> None:
     """Days later, a sweep deletes what is old, and no object that is left has the keys."""
     age(running.home / "primary", OLD_S)
     running.is_swept = True
-    asyncio.run(sb.sweep(running.settings, dry_run=False, min_age_s=0.0))
-    proof = asyncio.run(sb.verify_erased(running.settings, keys, states=names))
+    attend(sb.sweep(running.settings, dry_run=False, min_age_s=0.0))
+    proof = attend(sb.verify_erased(running.settings, keys, states=names))
     check("objects that have erased keys", [f"{each.key}: {each.reason}" for each in proof.holders], [])
 
 

@@ -4,7 +4,6 @@ Beside      the follower of a program, on a thread of its own, as a service has 
 heir        a follower takes the job over by hand, while the driver is alive
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from tests.programs.looking import check, refused
 from tests.programs.operations import declare
 from tests.programs.processors import look
 from tests.programs.program import Declared, Follow, Heir
+from tests.programs.surroundings import attend
 from tests.programs.values import KEYS, text_of
 from tests.programs.weather import FOLLOWED, PrimaryInWeather, Sky, through_weather
 
@@ -124,7 +124,7 @@ def heir(running: "Running", step: Heir) -> None:
             await work(backend)
 
     was_open, before = running.sink._job is not None, running.line[-1].checkpoint_id
-    is_through = through_weather(running, step, lambda: asyncio.run(take_over()), again=False)
+    is_through = through_weather(running, step, lambda: attend(take_over()), again=False)
     newest = newest_id(running.settings) if not is_through else made[-1][0]
     for checkpoint_id, held in made:
         if checkpoint_id <= newest:

@@ -1,6 +1,5 @@
 """The query goes elsewhere: its Spark checkpoint is put back, or the next run starts from a savepoint."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import statebackend as sb
@@ -8,6 +7,7 @@ from statebackend.errors import MissingObjectError, RewindError, SettingsError, 
 from tests.programs.beside import newest_id
 from tests.programs.looking import refused
 from tests.programs.program import Adopt, FromSavepoint, Rewind, Rewrite
+from tests.programs.surroundings import attend
 from tests.programs.weather import through_weather
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ def rewrite(running: "Running", step: Rewrite) -> None:
 
     def once() -> None:
         if newest_id(running.settings) == before:  # else it was done, and nobody heard of it
-            asyncio.run(sb.rewrite(running.settings, savepoint=step.savepoint or None))
+            attend(sb.rewrite(running.settings, savepoint=step.savepoint or None))
 
     through_weather(running, step, once)
     rewritten = newest_id(running.settings)
     assert rewritten > before
     for name in running.savepoints:
-        asyncio.run(sb.drop_savepoint(running.settings, name))
+        attend(sb.drop_savepoint(running.settings, name))
     running.savepoints.clear()
     running.line, running.is_rewritten = [], True
     running.committed(rewritten, held, None)

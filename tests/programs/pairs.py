@@ -18,6 +18,7 @@ from tests.programs.program import (
     Look,
     Program,
     Savepoint,
+    SeedAnew,
     Slip,
     Start,
     Step,
@@ -69,7 +70,7 @@ def _beside(step: Step) -> Iterator[str]:
         yield f"bad weather: {name}"
 
 
-def _name_of(step: Step) -> str:  # a line for each
+def _name_of(step: Step) -> str:  # noqa: C901  # a line for each
     name = type(step).__name__.lower()
     match step:
         case Edit():
@@ -86,6 +87,8 @@ def _name_of(step: Step) -> str:  # a line for each
             name += f" of {of}" + " to go on" * (step.goes_on and step.share == 1.0)
         case Adopt(times=times) if times > 1:
             name += " and return" if step.returns else " many times"
+        case SeedAnew(form=form):
+            name = f"seed with {form}" + " to go on" * step.goes_on
         case Look():
             name = f"look at {step.reader}"
         case Savepoint(asked=Batch()):

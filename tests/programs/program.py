@@ -216,6 +216,27 @@ class Clone(Shown, frozen=True):
     fate: int = 0
 
 
+class Seed(Shown, frozen=True):
+    """Before the first batch the job gets a state: what these rows do, at this time if it has a clock."""
+
+    items: tuple[Item, ...]
+    clock_s: float = 1_700_000_000.0
+    weather: Weather = ""
+    fate: int = 0
+
+
+class SeedAnew(Shown, frozen=True):
+    """A new job is seeded with what this one holds: plain pairs, what `read_state` gives, or files of `export`.
+
+    `goes_on`: the stream goes on as the new job, with another Spark checkpoint.
+    """
+
+    form: Literal["pairs", "columns", "files"] = "pairs"
+    goes_on: bool = False
+    weather: Weather = ""
+    fate: int = 0
+
+
 class Rewrite(Shown, frozen=True):
     """The stream is stopped, and the job gets so many key groups: its newest commit, or that of a savepoint."""
 
@@ -274,6 +295,8 @@ Step = (
     | Heir
     | Erase
     | Clone
+    | Seed
+    | SeedAnew
 )
 
 

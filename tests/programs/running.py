@@ -6,7 +6,6 @@ A batch that failed is delivered again in a new run, as Spark does. A kill is a 
 moment: what the process did afterwards is forgotten with its directory.
 """
 
-import asyncio
 import datetime as dt
 import shutil
 import tempfile
@@ -23,7 +22,7 @@ import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
 from statebackend.settings import UploadSettings
-from tests.programs import beside, cloning, erasing, following, mishaps, moves, slips
+from tests.programs import beside, cloning, erasing, following, mishaps, moves, seeding, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
@@ -44,13 +43,15 @@ from tests.programs.program import (
     Rewind,
     Rewrite,
     Savepoint,
+    Seed,
+    SeedAnew,
     Slip,
     Start,
     Step,
     Upkeep,
 )
 from tests.programs.readers import MoreReaders
-from tests.programs.surroundings import BatchTime, Told, close_workers, copy_tree, zone_of
+from tests.programs.surroundings import BatchTime, Told, attend, close_workers, copy_tree, zone_of
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
 from tests.programs.weather import SKY, under_the_sky
 
@@ -77,6 +78,7 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
     Heir: following.heir,
     Erase: erasing.erase,
     Clone: cloning.clone,
+    SeedAnew: seeding.seed_anew,
 }
 """The steps for which there must be a commit."""
 
@@ -95,6 +97,7 @@ class Running:
     def __init__(self, program: Program, home: Path) -> None:
         self.program = program
         self.name = "program"
+        self._settings: tuple[tuple[Job, str, int], sb.Settings] | None = None
         self.home = home / "home"
         self.copied = home / "copied"
         self.job = Job()
@@ -134,11 +137,11 @@ class Running:
                     self.step(step)
                     if self.kept:
                         is_last = number == len(self.program.steps) - 1
-                        asyncio.run(self.readers().look_whole(self.held, None if is_last else number))
+                        attend(self.readers().look_whole(self.held, None if is_last else number))
                         if self.follower is not None:
                             self.follower.look()
                         for original in self.originals if is_last else ():
-                            asyncio.run(original.look())
+                            attend(original.look())
                 except Exception as error:
                     error.add_note(f"in step {number}: {step!r}")
                     raise
@@ -163,7 +166,9 @@ class Running:
                 for each in self.job.states  # whose owners would all have an empty copy
             ):
                 beside.edit(self, step)
-            case _ if self.kept:
+            case Seed() if not self.kept:
+                seeding.seed(self, step)
+            case _ if self.kept and type(step) in LATER:
                 LATER[type(step)](self, step)
 
     def follow(self, follower: "following.Beside | None") -> None:
@@ -189,6 +194,11 @@ class Running:
 
     @property
     def settings(self) -> sb.Settings:
+        if self._settings is None or self._settings[0] != (self.job, self.name, self.held.groups):
+            self._settings = (self.job, self.name, self.held.groups), self._made_settings()
+        return self._settings[1]
+
+    def _made_settings(self) -> sb.Settings:
         given = dict(self.job.settings)
         local = (str(self.home / "local"),) if given.pop("has_local", False) else ()
         places = {"primary": f"file://{self.home}/primary", "local": local, "table_dir": str(self.home / "tables")}

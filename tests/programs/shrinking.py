@@ -19,6 +19,8 @@ from tests.programs.program import (
     Job,
     Program,
     Rewind,
+    Seed,
+    SeedAnew,
     Slip,
     Start,
     Step,
@@ -27,7 +29,7 @@ from tests.programs.program import (
 
 T = TypeVar("T")
 TRIES_MAX = 600
-PLAIN = {Follow: Follow(), Upkeep: Upkeep("verify"), Erase: Erase(()), Clone: Clone()}
+PLAIN = {Follow: Follow(), Upkeep: Upkeep("verify"), Erase: Erase(()), Clone: Clone(), SeedAnew: SeedAnew()}
 FEW = 8
 """So few rows are left out one by one."""
 
@@ -70,7 +72,7 @@ def _without(step: Step, name: str) -> Step:
         case Start():
             states = tuple(each for each in step.job.states if each.name != name)
             return Start(_with(step.job, states=states), step.after)
-        case Batch() | Edit() | Heir():
+        case Batch() | Edit() | Heir() | Seed():
             return _with(step, items=tuple(_with(item, does=_others(item, name)) for item in step.items))
         case Rewind() | Adopt() | FromSavepoint() | Slip():
             return _with(step, batch=_without(step.batch, name))
@@ -88,9 +90,9 @@ def _smaller_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Rewind | Adopt | FromSavepoint | Slip):
         for batch in _smaller_step(step.batch):
             yield _with(step, batch=batch)
-    if isinstance(step, Follow | Upkeep | Erase | Clone):
+    if isinstance(step, Follow | Upkeep | Erase | Clone | SeedAnew):
         yield from _plainer(step, PLAIN[type(step)], skip=("keys", "what", "goes_on"))
-    if isinstance(step, Batch | Edit | Heir):
+    if isinstance(step, Batch | Edit | Heir | Seed):
         yield from _plainer(step, type(step)(items=step.items), skip=("items",))
         half = len(step.items) // 2
         for items in (step.items[:half], step.items[half:]) if half else ():

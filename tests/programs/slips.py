@@ -3,7 +3,6 @@
 After a slip the program goes on rightly, in a new run.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,14 @@ from statebackend.errors import (
 )
 from tests.programs.looking import refused
 from tests.programs.program import Declared, Job, Slip
+from tests.programs.surroundings import attend
+from tests.programs.wrong_calls import (
+    backup_put_back,
+    beyond_a_limit,
+    one_name_for_two,
+    savepoint_twice,
+    wrong_call,
+)
 
 if TYPE_CHECKING:
     from tests.programs.running import Running
@@ -59,7 +66,7 @@ def twice(running: "Running", step: Slip) -> bool | None:
     with refused(InputError):
         running.sink(running.session.frame(table.slice(1)), running.batch_id)
     name = f"before-{running.batch_id}-{running.runs}"
-    asyncio.run(sb.savepoint(running.settings, name, checkpoint_id=kept.checkpoint_id))
+    attend(sb.savepoint(running.settings, name, checkpoint_id=kept.checkpoint_id))
     running.next_run(savepoint=name)
     running.batch(step.batch)
     return None
@@ -101,7 +108,7 @@ def edited_beside(running: "Running", step: Slip) -> bool | None:
         async with sb.open_backend(running.settings):
             pass
 
-    asyncio.run(open_it())
+    attend(open_it())
     with refused(FencedError):
         running.sink(running.frame(step.batch, running.batch_id), running.batch_id)
     return None
@@ -254,7 +261,7 @@ def closed_backend(running: "Running", step: Slip) -> bool | None:
         with refused(BackendClosedError):
             await backend.checkpoint(backend.next_checkpoint_id)
 
-    asyncio.run(open_it())
+    attend(open_it())
     return None
 
 
@@ -319,4 +326,9 @@ SLIPS: Mapping[str, Callable[["Running", Slip], bool | None]] = {
     "gap": gap,
     "other query": other_query,
     "other zone": other_zone,
+    "wrong call": wrong_call,
+    "beyond a limit": beyond_a_limit,
+    "one name for two": one_name_for_two,
+    "savepoint twice": savepoint_twice,
+    "backup put back": backup_put_back,
 }

@@ -1,17 +1,32 @@
 """What is around a program that runs: what its sink tells, the time, its files, and the workers of its executors."""
 
+import asyncio
 import datetime as dt
+import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import statebackend as sb
 from statebackend.spark.executors import worker
+
+T = TypeVar("T")
+
+
+def attend(work: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, on a loop that stays: with each loop its threads would be made anew."""
+    return _runner(os.getpid()).run(work)
+
+
+@cache
+def _runner(_process: int) -> asyncio.Runner:
+    return asyncio.Runner()
 
 
 class Told(sb.Observer):

@@ -401,3 +401,12 @@ def test_a_seed_is_what_a_dictionary_would_have(rows: list[Any], run_rows: int, 
         assert (await read(store))["total"] == dict(rows if keeps == "last" else reversed(rows))
 
     check()
+
+
+@run_virtual
+async def test_a_clock_of_no_kind_is_refused_before_anything_is_claimed() -> None:
+    """`clock="batch"` is the sink's word for it."""
+    store = MemoryStore()
+    with pytest.raises(InputError, match="one of these kinds"):
+        await seed(store, {"value": {"a": Customer()}}, clock_s=1.0, clock_kind="batch")
+    assert await objects_of(store) == {}

@@ -9,7 +9,7 @@ nothing of the seed is visible, after it all of it is.
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -109,6 +109,8 @@ async def seed(
     """
     if duplicates not in CHOICES:
         raise InputError("choose what becomes of a key that comes twice", duplicates=duplicates, choices=CHOICES)
+    if clock_kind not in get_args(ClockKind):
+        raise InputError("a clock is of one of these kinds", clock_kind=clock_kind, choices=get_args(ClockKind))
     starts_from = as_json(starts_from)
     clock = clock or SystemClock()
     seeded = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
