@@ -82,7 +82,7 @@ async def open_backend(
     `store` replaces the store that `settings.primary` names. `local_stores` replace the directories of
     `settings.local`, one for each; only owners of other parts may write to them, too. `uploader`: your own, or a
     callable that takes the primary and the local store and returns one. `cache`: shared with other backends of this job
-    that restore from the same files.
+    that restore from the same files. `observer` is told what happens; `clock` takes the place of the system's.
 
     With `key_groups` this process owns that part only: the backend is an `OwnerBackend`, which claims nothing and
     whose snapshots a `CheckpointCoordinator` commits; see `statebackend.owners`. `owners`: all parts, this one
