@@ -311,7 +311,8 @@ def compat(session: nox.Session) -> None:
 def changelog(session: nox.Session) -> None:
     """What the fragments of `docs/changes` will make of the changelog. `nox -s changelog -- --write` makes it so."""
     session.install("towncrier>=24.8")
-    version = ROOT.joinpath("statebackend", "_version.py").read_text(encoding="utf-8").split('"')[-2]
+    read = "from pathlib import Path; exec(Path('statebackend/_version.py').read_text()); print(__version__)"
+    version = str(session.run("python", "-c", read, silent=True)).strip()
     session.run("towncrier", "build", "--version", version, "--yes" if "--write" in session.posargs else "--draft")
 
 

@@ -1,6 +1,6 @@
 """Follows the log of a job: a record for each entry as it is made, by looking again and again. Nothing is pinned."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import anyio
@@ -47,8 +47,9 @@ async def watch(
     every_s: float = LOOK_EVERY_S,
     store: ObjectStore | None = None,
     clock: Clock | None = None,
-) -> AsyncIterator[LogEntry]:
+) -> AsyncGenerator[LogEntry]:
     """Yield the newest entry of the job's log, and then each new one, for ever. It looks every `every_s` seconds.
+    Close it where you leave early: `async with contextlib.aclosing(watch(...)) as entries`.
 
     Where a sweep was quicker, the entries that it deleted are passed over. Raises `InputError` if there is no such job,
     a `DataError` if it cannot be known where the log ends, `StoreError`.

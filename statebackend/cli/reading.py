@@ -5,6 +5,7 @@ import datetime as dt
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
@@ -203,10 +204,11 @@ async def follow(settings: Settings, options: argparse.Namespace, tell: Print) -
     if options.state is not None:
         await _follow_keys(settings, options, tell)
         return
-    async for entry in watch(settings, every_s=options.every_s):
-        tell(json_text(entry) if options.json else entry_line(entry))
-        if left is not None and (left := left - 1) == 0:
-            return
+    async with aclosing(watch(settings, every_s=options.every_s)) as entries:
+        async for entry in entries:
+            tell(json_text(entry) if options.json else entry_line(entry))
+            if left is not None and (left := left - 1) == 0:
+                return
 
 
 async def _follow_keys(settings: Settings, options: argparse.Namespace, tell: Print) -> None:
@@ -214,26 +216,27 @@ async def _follow_keys(settings: Settings, options: argparse.Namespace, tell: Pr
     keys = [key_from(key) for key in options.key]
     before: dict[Key, Any] = {}
     left, newest = options.count, -1
-    async for entry in watch(settings, every_s=options.every_s):
-        checkpoint_id = entry.checkpoint_id
-        if newest < 0 and checkpoint_id is None:  # the log ends with a claim, or with what cannot be read
-            async with open_job_primary(settings, None) as primary:
-                checkpoint_id = (await primary.find()).commit.checkpoint_id
-        if checkpoint_id is None or checkpoint_id <= newest:
-            continue
-        newest = checkpoint_id
-        for key in keys:
-            try:
-                async with read_rows(settings, checkpoint_id=newest, states=(options.state,), key=key) as rows:
-                    after = next((row.value for row in rows), None)
-            except CheckpointNotFoundError:  # a sweep was faster
+    async with aclosing(watch(settings, every_s=options.every_s)) as entries:
+        async for entry in entries:
+            checkpoint_id = entry.checkpoint_id
+            if newest < 0 and checkpoint_id is None:  # the log ends with a claim, or with what cannot be read
+                async with open_job_primary(settings, None) as primary:
+                    checkpoint_id = (await primary.find()).commit.checkpoint_id
+            if checkpoint_id is None or checkpoint_id <= newest:
                 continue
-            found = _difference(options.state, key, before.get(key), after)
-            before[key] = after
-            if found is not None:
-                tell(json_text(found) if options.json else difference_line(found))
-                if left is not None and (left := left - 1) == 0:
-                    return
+            newest = checkpoint_id
+            for key in keys:
+                try:
+                    async with read_rows(settings, checkpoint_id=newest, states=(options.state,), key=key) as rows:
+                        after = next((row.value for row in rows), None)
+                except CheckpointNotFoundError:  # a sweep was faster
+                    continue
+                found = _difference(options.state, key, before.get(key), after)
+                before[key] = after
+                if found is not None:
+                    tell(json_text(found) if options.json else difference_line(found))
+                    if left is not None and (left := left - 1) == 0:
+                        return
 
 
 def _difference(state: str, key: Key, before: Any, after: Any) -> Difference | None:

@@ -1,5 +1,7 @@
 """`get`, `scan`, `export`, `diff` and `watch`: the state of a job for people, files and programs."""
 
+import asyncio
+import contextlib
 import csv
 import errno
 import json
@@ -7,7 +9,7 @@ import math
 import operator
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import pytest
 import statebackend as sb
 from statebackend import cli
 from statebackend._reading import export as exporting
+from statebackend.cli import reading
 from statebackend.cli.options import parser
 from statebackend.cli.reading import entry_line, follow
 from tests.cli.conftest import Place
@@ -444,6 +447,28 @@ def test_watch_prints_each_checkpoint_as_it_is_made(fleet: Place) -> None:
     assert fleet.run("watch", "--count", "0")[0] == cli.WRONG_CALL
     assert fleet.run("watch", "--every-s", "0", "--count", "1")[0] == cli.WRONG_CALL
     assert fleet.run("watch", job="nothing")[0] == cli.WRONG_CALL
+
+
+@pytest.mark.parametrize("more", [(), ("--state", "legs", "--key", "N1")], ids=["entries", "keys"])
+def test_watch_closes_the_primary_where_it_ends(
+    fleet: Place, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """Itself, and not the loop at its end, which would close the parts of a store at the same time."""
+    tasks: list[Any] = []
+
+    async def watched(*args: Any, **options: Any) -> AsyncGenerator[Any]:
+        tasks.append(asyncio.current_task())
+        try:
+            async with contextlib.aclosing(sb.watch(*args, **options)) as entries:
+                async for entry in entries:
+                    yield entry
+        finally:
+            tasks.append(asyncio.current_task())
+
+    monkeypatch.setattr(reading, "watch", watched)
+    assert fleet.run("watch", "--count", "1", *more)[0] == cli.OK
+    opened, closed = tasks
+    assert opened is closed
 
 
 def test_watch_prints_each_new_value_of_a_key(fleet: Place) -> None:

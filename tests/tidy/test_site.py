@@ -1,6 +1,7 @@
 """The site: contents come from folders, drawings from text, docstrings are markup, and links are followed."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from docs._site.docstrings import HOMES, as_restructured, homes, meaning_of
 from docs._site.drawings import drawn, svg_of
 from docs._site.files import layers
 from docs._site.links import broken
+from docs._site.questions import QUESTIONS
+from docs._site.versions import releases
 from tests.tidy.test_words import ROOT
 
 
@@ -69,6 +72,30 @@ def test_links_that_lead_nowhere_are_found_and_so_is_what_needs_a_network(tmp_pa
         "a.html: b.html#gone has no such place",
         "a.html: c.html is not there",
     ]
+
+
+def test_the_switch_of_versions_has_the_releases_that_are_tagged_behind(tmp_path: Path) -> None:
+    """Newest first, by number; neither candidates nor what lies elsewhere, and nothing without a history."""
+    assert releases(tmp_path) == []
+
+    def git(*words: str) -> None:
+        own = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *own, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    for tags in (["v0.9.0", "v0.10.0", "v0.11.0rc1", "nightly"], ["v1.0.0"]):
+        git("commit", "--allow-empty", "-m", "more")
+        for tag in tags:
+            git("tag", tag)
+    git("checkout", "v0.10.0")
+    assert releases(tmp_path) == ["0.10.0", "0.9.0"]
+
+
+def test_the_search_is_asked_about_pages_that_are_there() -> None:
+    """Twenty of them or more."""
+    pages = [page for each in QUESTIONS.values() for page in ([each] if isinstance(each, str) else each)]
+    assert [page for page in pages if not (ROOT / "docs" / f"{page}.md").exists()] == []
+    assert len(QUESTIONS) >= 20
 
 
 def places_on(path: Path) -> set[str]:
