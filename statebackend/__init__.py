@@ -14,6 +14,7 @@
     inspect, report, verify, read_rows      look at a job from outside, beside a running stream
     read_state, read_batches, export, diff      the state of a job as columns, in Arrow or files, and what changed in it
                                     (need the extra `columns`)
+    history_of                      each kept commit that changed a key, with its value before and after (the same)
     watch                           each checkpoint as it is made
     follow, follow_in_background, StateFollower     the newest state of a running job, held in memory: it answers reads,
                                     and can take the job over
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from statebackend._mirroring.mirrors import Mirror
     from statebackend._reading.differences import diff
     from statebackend._reading.export import export
+    from statebackend._reading.histories import history_of
     from statebackend._reading.opened_state import read_batches, read_state
     from statebackend._state.columnar.columnar_state import ColumnarState
 
@@ -136,6 +138,7 @@ __all__ = [
     "export",
     "follow",
     "follow_in_background",
+    "history_of",
     "inspect",
     "keep_mirrored",
     "mirror_once",
@@ -174,6 +177,7 @@ _WITH_ARROW = {
     "Mirror": "statebackend._mirroring.mirrors",
     "diff": "statebackend._reading.differences",
     "export": "statebackend._reading.export",
+    "history_of": "statebackend._reading.histories",
     "keep_mirrored": "statebackend._mirroring.mirroring",
     "mirror_once": "statebackend._mirroring.mirroring",
     "read_batches": "statebackend._reading.opened_state",

@@ -9,6 +9,7 @@
     read_rows   Row
     export      ExportReport
     diff        Difference
+    history_of  KeyHistory, made of a KeyChange for each commit
     watch       LogEntry
     follow      FollowerPosition
     mirror_once MirrorReport
@@ -29,7 +30,7 @@ from statebackend._log.sweeping.log_sweep import SweepReport
 from statebackend._log.sweeping.retention import ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._mirroring.mirror_report import MirrorReport
-from statebackend._reading.reading_reports import Difference, ExportReport
+from statebackend._reading.reading_reports import Difference, ExportReport, KeyChange, KeyHistory
 from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.offline.clone import CloneReport
@@ -55,6 +56,8 @@ __all__ = [
     "FollowerPosition",
     "Inspection",
     "JobReport",
+    "KeyChange",
+    "KeyHistory",
     "KeyHolder",
     "LogEntry",
     "LogRow",

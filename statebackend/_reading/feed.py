@@ -53,7 +53,7 @@ async def stretch(primary: JobPrimary, last: Commit, *, is_before: Callable[[Com
 
     Raises `CheckpointNotFoundError`, which says where a feed can begin, if some of them are not retained any more.
     """
-    floor = await _floor(primary)
+    floor = await retained_from(primary)
     found: list[Commit] = []
     async with aclosing(cast("AsyncGenerator[Commit]", primary.log.branch(last))) as branch:
         async for commit in branch:
@@ -92,7 +92,8 @@ async def stretch_after(primary: JobPrimary, sequence: int, last: Commit) -> Str
     return found
 
 
-async def _floor(primary: JobPrimary) -> int:
+async def retained_from(primary: JobPrimary) -> int:
+    """The entry of the log from which on all are kept."""
     if Capability.LIST not in primary.store.capabilities:
         return 0
     return await primary.positions.savepoints.floor()

@@ -91,23 +91,28 @@ async def read_rows(
 
             def apply(changes: Sequence[Changes]) -> frozenset[int]:
                 chosen = [each for each in changes if each.state_id in ids]
-                return tables.replay(chosen if key is None else _of_key(chosen, key))
+                return tables.replay(chosen if key is None else of_key(chosen, key))
 
             await restore.run(commit, groups, apply, reading(commit, tell))
             placed = tables.snapshot().placed(frozenset(groups))
-            keyed = _keyed_rows(placed.changes(list(groups), one_by_one=True), wanted)
+            keyed = keyed_rows(placed.changes(list(groups), one_by_one=True), wanted)
             yield keyed if key is not None else chain(keyed, _operator_rows(commit, wanted))
 
 
-def _of_key(changes: Iterable[Changes], key: Key) -> Iterator[Changes]:
+def of_key(changes: Iterable[Changes], key: Key) -> Iterator[Changes]:
     """The changes of this key."""
     for each in changes:
-        keys = each.keys if isinstance(each, KeyedChanges) else _columns().keys_in(each)
+        keys = keys_in(each)
         if places := [place for place, found in enumerate(keys) if found == key]:
             yield each.taken(np.array(places, dtype=np.intp))
 
 
-def _keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -> Iterator[Row]:
+def keys_in(changes: Changes) -> Sequence[Key]:
+    """The key of each change."""
+    return changes.keys if isinstance(changes, KeyedChanges) else _columns().keys_in(changes)
+
+
+def keyed_rows(changes: Iterable[Changes], states: Sequence[StateDescriptor]) -> Iterator[Row]:
     """A row for each key of each state. The changes that rebuild one key of one state follow each other.
 
     Raises `ValueDecodeError` for a value that is not MessagePack.

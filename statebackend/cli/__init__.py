@@ -7,6 +7,7 @@
     statebackend scan STATE     sb.read_batches     the keys of a state, by prefix, with their values or without
     statebackend export STATE   sb.export           a state as Parquet, CSV or lines of JSON
     statebackend diff A B       sb.diff             keys that were added, changed and removed between two checkpoints
+    statebackend log STATE KEY  sb.history_of       each kept commit that changed a key, newest first
     statebackend watch          sb.watch            a line for each checkpoint as it is made
     statebackend mirror STATE TARGET    sb.mirror_once, sb.keep_mirrored    keep a table elsewhere at the newest commit
     statebackend verify         sb.verify           read every byte that a retained checkpoint needs, in both copies

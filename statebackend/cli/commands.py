@@ -173,6 +173,10 @@ async def _diff(settings: Settings, options: argparse.Namespace) -> int:
     return OK
 
 
+async def _log(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await reading.history(settings, options), reading.history_lines, options)
+
+
 async def _watch(settings: Settings, options: argparse.Namespace) -> int:
     await reading.follow(settings, options, _print_line)
     return OK
@@ -297,6 +301,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "scan": _scan,
     "export": _export,
     "diff": _diff,
+    "log": _log,
     "watch": _watch,
     "mirror": _mirror,
     "rewrite": _rewrite,

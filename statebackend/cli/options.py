@@ -169,6 +169,11 @@ def _add_readers(
     comparing.add_argument("--state", metavar="NAME", action="append", default=[], help="only this state; repeatable")
     _add_migrate(comparing)
 
+    logging = commands.add_parser("log", parents=[common], help="each kept commit that changed a key, newest first")
+    logging.add_argument("state", help="its name")
+    logging.add_argument("key", help=_KEY)
+    logging.add_argument("--since", metavar="TIME", help="no further back than this time, as for --at")
+
     watching = commands.add_parser("watch", parents=[common], help="print a line for each checkpoint as it is made")
     watching.add_argument("--every-s", metavar="S", type=float, default=1.0, help="look so often")
     watching.add_argument("--count", metavar="N", type=int, help="end after N lines")

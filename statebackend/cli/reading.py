@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from statebackend._clock import SystemClock
 from statebackend._codec.plain import key_from, plain
-from statebackend._log.moments import moment_s
+from statebackend._log.moments import iso_of, moment_s
 from statebackend._reading.watching import watch
 from statebackend._reading.what_to_read import WhatToRead
 from statebackend._state.declared import COLUMNAR
@@ -25,7 +25,7 @@ from statebackend.cli.progress_bar import shown, size
 from statebackend.cli.text import json_text, restored_line, visible
 from statebackend.errors import CheckpointNotFoundError, InputError, SavepointNotFoundError
 from statebackend.ids import Key
-from statebackend.reports import Difference, ExportReport, LogEntry, MirrorReport
+from statebackend.reports import Difference, ExportReport, KeyChange, KeyHistory, LogEntry, MirrorReport
 from statebackend.settings import Settings
 
 Print = Callable[[str], None]
@@ -192,6 +192,31 @@ def difference_line(found: Difference) -> str:
     key, old, new = (json_text(each) for each in (found.key, found.before, found.after))
     values = {"+": new, "-": old, "~": f"{old} -> {new}"}[sign]
     return f"{sign} {found.state} {key} {values}"
+
+
+async def history(settings: Settings, options: argparse.Namespace) -> KeyHistory:
+    """The history of a key."""
+    from statebackend._reading.histories import history_of  # noqa: PLC0415  # pyarrow is an extra
+
+    return await history_of(settings, options.state, key_from(options.key), since=options.since)
+
+
+def history_lines(found: KeyHistory) -> Sequence[str]:
+    """A line for each commit that changed the key, and how far back they go."""
+    lines = [_change_line(found, each) for each in found.changes]
+    begin = f"checkpoint {found.checkpoint_id} of {iso_of(found.since_s)}"
+    if found.is_whole:
+        return [*lines, f"the job began with {begin}"]
+    return [*lines, f"{json_text(found.value)} at {begin}: what came before it is not kept, or was not asked for"]
+
+
+def _change_line(found: KeyHistory, change: KeyChange) -> str:
+    source = change.source
+    batch = "" if source is None else f" batch {source.batch_id}{f' of run {source.run_id}' if source.run_id else ''}"
+    others = [each for each in change.states if each != found.state]
+    also = f"  (also in {', '.join(others)})" if others else ""
+    values = f"{json_text(change.before)} -> {json_text(change.after)}"
+    return f"{iso_of(change.committed_at_s)} checkpoint {change.checkpoint_id}{batch}: {values}{also}"
 
 
 async def follow(settings: Settings, options: argparse.Namespace, tell: Print) -> None:

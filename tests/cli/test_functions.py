@@ -27,6 +27,7 @@ FUNCTIONS = {
     "scan": "read_batches",
     "export": "export",
     "diff": "diff",
+    "log": "history_of",
     "watch": "watch",
     "mirror": "mirror_once",
     "rewrite": "rewrite",
@@ -39,6 +40,7 @@ PLACES = {
     "scan": "statebackend._reading.opened_state",
     "export": "statebackend._reading.export",
     "diff": "statebackend._reading.differences",
+    "log": "statebackend._reading.histories",
     "watch": "statebackend.cli.reading",
     "mirror": "statebackend._mirroring.mirroring",
 }
@@ -52,6 +54,7 @@ OPTIONS = {
     "scan": ["legs"],
     "export": ["legs", "legs.parquet"],
     "diff": ["10", "13"],
+    "log": ["legs", "k"],
     "mirror": ["legs", "legs", "--once"],
 }
 MEASURED = frozenset({"lag_s", "seconds", "requests", "usd"})
@@ -83,6 +86,10 @@ async def differences(settings: sb.Settings) -> list[reports.Difference]:
     return [each async for each in sb.diff(settings, "before-migration", 13)]
 
 
+async def of_one_key(settings: sb.Settings) -> reports.KeyHistory:
+    return await sb.history_of(settings, "legs", "N14228")
+
+
 async def newest_entry(settings: sb.Settings) -> list[reports.LogEntry]:
     async with aclosing(sb.watch(settings)) as entries:
         async for entry in entries:
@@ -105,6 +112,7 @@ CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, A
     (("dump",), rows),
     (("export", "legs", "legs.parquet"), exported),
     (("diff", "before-migration", "13"), differences),
+    (("log", "legs", "N14228"), of_one_key),
     (("watch", "--count", "1"), newest_entry),
     (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
     (("erase", "k", "--savepoints", "drop", "--dry-run"), erase_dry),

@@ -8,8 +8,8 @@ import pytest
 
 FRONT_DOOR = """
     __version__ Aggregate AggregatingState CheckpointInfo Clock clone ColumnarState CommitSummary diff
-    drop_savepoint erase export follow follow_in_background inspect keep_mirrored Key ListState MapState Mirror
-    mirror_once ObjectStore Observer open_backend OperatorState Output read_batches read_rows read_state
+    drop_savepoint erase export follow follow_in_background history_of inspect keep_mirrored Key ListState MapState
+    Mirror mirror_once ObjectStore Observer open_backend OperatorState Output read_batches read_rows read_state
     ReducingState repair report RestoreReport rewrite savepoint savepoints seed Serializer Settings SourceMark
     StagedOutput StateBackend StateBackendError StateChangeUploader StateFollower sweep Timers TimeToLive transform
     ValueState verify verify_erased watch
@@ -27,7 +27,7 @@ OWNERS = """
 """
 REPORTS = """
     CloneReport Damage Difference EraseReport ErasureProof ExportReport FollowerPosition Inspection JobReport
-    KeyHolder LogEntry LogRow MirrorReport MirrorRow
+    KeyChange KeyHistory KeyHolder LogEntry LogRow MirrorReport MirrorRow
     ObjectReport Progress RangeRow Repair RequestRate RewriteReport Row SavepointInfo
     SeedReport SizeRow SizeTotal SweepFailure SweepReason SweepReport TransformReport VerifyReport size_totals
 """

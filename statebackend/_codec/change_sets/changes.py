@@ -114,6 +114,10 @@ class Changes(ABC):
         """The changes at these places, in the order given."""
 
     @abstractmethod
+    def with_groups(self, groups: KeyGroups) -> Self:
+        """The same changes in other key groups, as if the job had another `max_parallelism`."""
+
+    @abstractmethod
     def body(self) -> Sequence[bytes | bytearray | memoryview]:
         """The body of a part, in chunks."""
 
