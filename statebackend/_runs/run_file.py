@@ -179,7 +179,7 @@ class RunPart:
 class OpenRun:
     """A segment that is open: the parts with pages, and the changes of other kinds that lie beside them."""
 
-    def __init__(self, segment: Handle, parts: Sequence[RunPart], others: Sequence["_Other"]) -> None:
+    def __init__(self, segment: Handle, parts: Sequence[RunPart], others: list["_Other"]) -> None:
         self.segment: Final = segment
         self.parts: Final = parts
         self._others = others
@@ -190,9 +190,14 @@ class OpenRun:
             part.file.mend = mend
 
     def others(self) -> Iterator[Changes]:
-        """The changes that do not lie in pages, in order. Raises as `changes_of`."""
-        for each in self._others:
-            yield from each()
+        """The changes that do not lie in pages, in order, once: each is freed then. Raises as `changes_of`."""
+        self._others.reverse()
+        while self._others:
+            yield from self._others.pop()()
+
+    def forget_others(self) -> None:
+        """Free the memory of the changes that do not lie in pages."""
+        self._others.clear()
 
     def changes(self, part: RunPart) -> PagedChanges:
         """All rows of a part, decoded."""

@@ -1,5 +1,6 @@
 """Whole jobs with columnar states over runs: lives, damage, other tables, and everybody who reads a base."""
 
+import gc
 import random
 import shutil
 from collections.abc import AsyncGenerator
@@ -15,6 +16,7 @@ import pytest
 import statebackend as sb
 from statebackend._codec.change_sets.paged_changes import is_paged
 from statebackend._codec.segment import decode_segment
+from statebackend._runs.run_file import OpenRun
 from statebackend._runs.run_table import RunTable
 from statebackend.errors import CorruptSegmentError
 from statebackend.objectstore import LocalStore
@@ -344,6 +346,36 @@ async def test_keys_are_erased_from_pages(job: Job) -> None:
     job.checkpoint_id += 1
     async with job.open() as backend:
         await job.commit(backend)
+    async with job.open() as backend:
+        assert "k5" not in columns(backend)
+
+
+@run_virtual
+async def test_changes_beside_pages_are_not_kept_in_memory(job: Job) -> None:
+    """Neither of a base that was restored nor of one that was written: the states have them."""
+    await job.with_a_base()
+    async with job.open() as backend:
+        found = [each for each in gc.get_objects() if isinstance(each, OpenRun)]
+        assert found == []
+        job.write(backend, ["k1"])
+        await job.commit(backend)
+        opened = [each for each in gc.get_objects() if isinstance(each, OpenRun)]
+        assert opened
+        assert not any(each._others for each in opened)
+
+
+@run_virtual
+async def test_keys_erased_from_pages_are_proved_to_be_gone(job: Job) -> None:
+    """Once nothing older is left."""
+    await job.with_a_base()
+    await sb.erase(job.settings, ["k5"])
+    shutil.rmtree(job.directory / "local")
+    proof = await sb.verify_erased(job.settings, ["k5"])
+    assert not proof.is_proved
+    for holder in proof.holders:  # as a sweep does once they are old enough
+        (job.directory / "primary" / "job" / holder.key).unlink()
+    assert (await sb.verify_erased(job.settings, ["k5"])).is_proved
+    del job.model["k5"]
     async with job.open() as backend:
         assert "k5" not in columns(backend)
 

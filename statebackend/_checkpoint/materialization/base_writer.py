@@ -267,6 +267,7 @@ class BaseWriter:
             opened: list[OpenBase] = []
 
             async def take(_: Base, found: Fetched[OpenBase]) -> None:
+                found.content.file.forget_others()  # the states have them
                 opened.append(found.content)
 
             await in_order(bases.written, self._runs.open, take, concurrency_max=OPENED_AT_ONCE)
