@@ -62,7 +62,7 @@ def edits(
                     key = keys[item.key % len(keys)]
                     act(opened[do.state], states[do.state], key, do, backend.clock_s or 0.0)
                     held.act(states[do.state], key, do)
-            held.known |= states
+            held.commit(job.states)
             checkpoint_id = backend.next_checkpoint_id + step.skipped
             tell((checkpoint_id, held.copy()))
             await backend.checkpoint(checkpoint_id)

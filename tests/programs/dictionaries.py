@@ -33,6 +33,8 @@ class Dictionaries:
         self.operator: dict[str, list[int]] = {}
         self.known: dict[str, Declared] = {}
         """The states that a commit knows: as they were declared where it was made."""
+        self.untimed: dict[str, float | None] = {}
+        """Of states with a time-to-live: when that which has no time counts as written, if the clock had begun."""
         self.now = self.before = NEVER
         self.groups = 128
 
@@ -44,8 +46,18 @@ class Dictionaries:
         }
         found.operator = {name: list(elements) for name, elements in self.operator.items()}
         found.known, found.now, found.before = dict(self.known), self.now, self.before
+        found.untimed = dict(self.untimed)
         found.groups = self.groups
         return found
+
+    def commit(self, states: Iterable[Declared]) -> None:
+        """The states are committed as they are declared now. From the first commit with a time-to-live on all age."""
+        self.known |= {each.name: each for each in states}
+        for each in states:
+            if each.ttl_s is None:
+                self.untimed.pop(each.name, None)
+            elif self.untimed.get(each.name) is None:
+                self.untimed[each.name] = None if self.now == NEVER else self.now
 
     # ------------------------------------------------------------------------------------------------------ one batch
 
@@ -198,7 +210,8 @@ class Dictionaries:
     def _lives(self, declared: Declared, cell: Cell | None) -> bool:
         if cell is None:
             return False
-        return declared.ttl_s is None or cell.at is None or self.now < cell.at + declared.ttl_s
+        at = self.untimed.get(declared.name) if cell.at is None else cell.at
+        return declared.ttl_s is None or at is None or self.now < at + declared.ttl_s
 
     def is_there(self, declared: Declared, key: Any) -> bool:
         found = self.visible(declared, key)

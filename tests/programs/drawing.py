@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 import statebackend as sb
+from statebackend.settings.settings import TABLE_MEMORY_BYTES_MIN
 from tests.programs.program import (
     Adopt,
     Batch,
@@ -161,6 +162,8 @@ class _Drawing:
             concurrency=chance.choice((None, 1, 3)) if work == "async process" else None,
             settings=self.settings(),
         )
+        if self.drawn.parallelism and self.drawn.settings.get("table") == "runs":  # refused when the sink is made
+            self.drawn.settings.pop("table")
         if "RocksDB in several owners" in self.held_back and self.drawn.parallelism:
             self.drawn.settings.pop("table", None)
         return self.drawn
@@ -168,7 +171,8 @@ class _Drawing:
     def settings(self) -> dict[str, Any]:
         chance = self.chance
         drawn = {
-            "table": chance.choice(("heap", "rocksdb")),
+            "table": chance.choice(("heap", "heap", "rocksdb", "rocksdb", "runs")),
+            "table_memory_bytes": chance.choice((PLAIN["table_memory_bytes"], TABLE_MEMORY_BYTES_MIN)),
             "has_local": chance.random() < 0.4,
             "rocksdb_bases": chance.choice((True, True, False)),
             "materialize_handles_max": chance.choice((1, 2, 512)),

@@ -33,6 +33,8 @@ IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
         *((f"clock: {one}", f"late: {late}") for one in ("none", "batch") for late in ("drop", "keep", "output")),
         *((f"clock: {one}", f"clock: {other}") for one, other in combinations(("batch", "event", "none"), 2)),
         ("times: instant", "times: naive"),
+        ("beside: edit at first", "beside: seed"),
+        ("bad weather: seed", "beside: edit at first"),
         *combinations((f"keys: {each}" for each in ("bytes", "int", "str", "tuple")), 2),
         *combinations(sorted(f"groups: {each}" for each in (3, 128, 255, 256, 257, 32_768)), 2),
     }

@@ -409,7 +409,7 @@ class Running:
             output += [(key, seen, "") for key, seen in held.fire(job)]
         is_function = "function" in job.work
         if not job.parallelism or touched:
-            held.known |= {each.name: each for each in job.states}
+            held.commit(job.states)
         held.end(job, batch_id, int(bool(rows)) if is_function else len(touched))
         return held, sorted(self.put(*each) for each in output), sum(late)
 

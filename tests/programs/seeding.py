@@ -84,7 +84,8 @@ def _seed(
 
     if not through_weather(running, step, once, again=False) and not _has_commit(settings):
         once()
-    held.known = {each.name: each for each in job.states if each.kind not in OPERATOR}
+    held.known, held.untimed = {}, {}
+    held.commit([each for each in job.states if each.kind not in OPERATOR])
 
 
 def _has_commit(settings: sb.Settings) -> bool:

@@ -88,6 +88,18 @@ KEPT = {
             Batch((Item(1, 30.0, (Do("c0", "put"),)),)),
         ),
     ),
+    "values from before a time-to-live never expire": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("m0", "map"),), clock="event")),
+            Batch((Item(0, 0.0, (Do("m0", "put"),)),)),
+            Start(Job(states=(Declared("m0", "map", ttl_s=20.0),), clock="event")),
+            Batch((Item(1, 10.0),)),
+            Batch((Item(1, 29.0),)),
+            Batch((Item(1, 31.0),)),
+            Look("spark"),
+        ),
+    ),
     "the second part of a batch is dropped as a replay": Program(
         "str",
         (
