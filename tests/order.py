@@ -41,6 +41,8 @@ LONGEST: Final = (
     "tests/spark/test_sink.py",
     "tests/spark/test_kill.py",
     "tests/howto/test_executors.py",
+    "tests/howto/test_tutorials.py",
+    "tests/howto/test_ship.py",
     "tests/simulation/test_simulation.py",
     "tests/programs/test_fresh_seeds.py",
     "tests/programs/test_more_fresh_seeds.py",

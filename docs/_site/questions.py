@@ -26,6 +26,7 @@ QUESTIONS: Final = {
     "http service": ("how-to/serve", "how-to/async-process", "tutorials/enrich"),
     "airflow": "how-to/every-ten-minutes",
     "upgrade a release": "how-to/runbook",
+    "backfill": "how-to/seed",
     "FencedError": ("reference/api/errors", "reference/errors"),
 }
 """A page without its ending, or several of which any may come first."""
