@@ -18,8 +18,8 @@ from statebackend.errors import (
 from statebackend.objectstore import LocalStore, MemoryStore
 from statebackend.testing import FaultyStore, run_virtual
 from tests import invariants
-from tests.erase.persons import ADA, BOB, BOTH, ERASED, writes
-from tests.rewrite.jobs import JOB, objects_of, opened, settings_of, work
+from tests.erase.persons import ADA, BOB, BOTH, ERASED, without, writes
+from tests.rewrite.jobs import JOB, newest_commit, objects_of, opened, settings_of, work
 
 SETTINGS = settings_of(16, **BOTH)
 CARRIED = settings_of(16, compression="none", checkpoints_retained=3)
@@ -307,3 +307,25 @@ async def test_local_copies_of_the_source_are_not_believed(tmp_path: Path) -> No
         gone_on = states.read()
     assert await read(store, local, JOB) == after
     assert await read(target, local, JOB) == gone_on
+
+
+async def test_bases_whose_rows_lie_in_pages_are_cloned_and_erased_from(tmp_path: Path) -> None:
+    """Columns over runs: whole, as a sample, and without a key."""
+    paged = {"table": "runs", "table_dir": str(tmp_path), "materialize_interval_s": 0, "materialize_handles_max": 3}
+    settings, store = settings_of(16, **paged, **BOTH), MemoryStore()
+    async with opened(settings, store) as (backend, states):
+        for number in range(1000):  # bases are written beside the checkpoints: until there is one
+            states.write(writes(number, ADA, BOB))
+            await backend.checkpoint(backend.next_checkpoint_id)
+            if any(part.bases for part in (await newest_commit(store)).ranges):
+                break
+        else:
+            pytest.fail("no base was written")
+        before = states.read()
+    await clone(settings, store)
+    assert await read(store, settings) == before
+    await clone(settings, store, job="sample", keys=0.5)
+    found = (await read(store, settings, "sample"))["columns"]
+    assert found.items() <= before["columns"].items()
+    await sb.erase(named(settings), ERASED, store=store)
+    assert await read(store, settings) == without(before)

@@ -78,6 +78,15 @@ def _by_simulation(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
             yield number + 1, error.__cause__ or error
 
 
+def _by_edits(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
+    simulate = importlib.import_module("tests.simulation.edits").simulate_edits
+    for number in range(mutant.tries):
+        try:
+            simulate(mutant.first + number)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it was noticed
+            yield number + 1, _first_of(error)
+
+
 def _by_models(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
     hypothesis = importlib.import_module("hypothesis")
     stateful = importlib.import_module("hypothesis.stateful")
@@ -153,4 +162,5 @@ HUNTERS: Final[Mapping[Hunter, Callable[[Mutant], Iterator[tuple[int, BaseExcept
     "handover": _by_handover,
     "kills": _by_kills,
     "programs": _by_programs,
+    "edits": _by_edits,
 }

@@ -28,7 +28,7 @@ WITH_INVARIANTS = (
 )
 """Files and folders that have the named invariants."""
 
-Hunter = Literal["simulation", "models", "handover", "kills", "programs"]
+Hunter = Literal["simulation", "models", "handover", "kills", "programs", "edits"]
 
 
 class Mutant(NamedTuple):

@@ -25,7 +25,7 @@ from statebackend.errors import (
     StoreUnavailableError,
     UnfitStoreError,
 )
-from statebackend.objectstore import LocalStore, listing, local
+from statebackend.objectstore import LocalStore, MemoryStore, listing, local
 
 
 class BodyInSteps(Sequence[bytes]):
@@ -446,3 +446,36 @@ async def test_of_many_objects_read_together_each_has_its_own_outcome(
     assert [type(each) for each in (missing, directory)] == [ObjectNotFoundError] * 2
     with pytest.raises(InputError):
         await store.get_many(["a/b", "../b"])
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK])
+async def test_what_cannot_be_linked_is_copied(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To another file system, on one without links, or where a file has too many of them."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, "no link")
+
+    source, target = LocalStore(tmp_path / "a"), LocalStore(tmp_path / "b")
+    await source.put("deep/object", [b"content" * 100_000])
+    assert await target.copy_from(source, "deep/object", "linked", 700_000)
+    assert (tmp_path / "b" / "linked").stat().st_nlink == 2
+    monkeypatch.setattr(os, "link", refuse)
+    assert await target.copy_from(source, "deep/object", "copied", 700_000)
+    assert (tmp_path / "b" / "copied").stat().st_nlink == 1
+    assert await target.get("copied") == await source.get("deep/object")
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["copied", "linked"]
+
+
+async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an object nor a part of one; and another kind of store is copied from by its bytes."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    source, target = LocalStore(tmp_path / "a"), LocalStore(tmp_path / "b")
+    await source.put("object", [b"content"])
+    assert not await target.copy_from(MemoryStore(), "object", "copied", 7)
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StoreFullError):
+        await target.copy_from(source, "object", "copied", 7)
+    assert list((tmp_path / "b").iterdir()) == []

@@ -30,7 +30,7 @@ def moved(key: sb.Key) -> sb.Key:
     return key + 1000 if isinstance(key, int) else key + b"-moved" if isinstance(key, bytes) else f"{key} moved"
 
 
-@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+@pytest.mark.parametrize("table", ["heap", "rocksdb", "runs"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_gets_other_keys(kind: str, table: str, tmp_path: Path) -> None:
     """Each key lies in its new group, the other states are as they were, and the stream goes on."""
