@@ -444,8 +444,8 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     Mutant(
         "a reader shows what has expired",
         "statebackend._reading.what_to_read",
-        "return Expiry(self.ttl.seconds, None if",
-        "return Expiry(self.ttl.seconds * 10, None if",
+        "return Expiry(self.ttl.seconds, now_s,",
+        "return Expiry(self.ttl.seconds * 10, now_s,",
         "assert_same_contents",
         first=335,
         tries=400,
