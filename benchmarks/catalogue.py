@@ -86,6 +86,14 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
         Benchmark("rocksdb_bases", 1, 25, [("rocksdb_bases", {})]),
         Benchmark("values", 0.5, 3, [("values", {})]),
         Benchmark("s3", 2, 50, [("s3", {"rounds": 1})]),
+        Benchmark(
+            "mirrors",
+            10,
+            40,
+            [("mirrors", {"keys": 50_000, "changes": 5_000, "rounds": 2})],
+            extras=True,
+            needs=("pyarrow",),
+        ),
         Benchmark("upserts", 8, 20, [("upserts", {"keys": 100_000, "rounds": 2})], extras=True),
         Benchmark("kills", 25, 60, [("kills", {"kills": 3})], extras=True, needs=("pyspark", JAVA, "deltalake")),
         Benchmark(

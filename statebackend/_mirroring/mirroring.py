@@ -237,6 +237,7 @@ class Mirroring:
                 spool.schema,
                 spool.batches,
                 partitions,
+                len(planned.commits) == 1,
             )
             try:
                 await finish(self._target.write, rows)

@@ -63,6 +63,7 @@ class MirrorRows(msgspec.Struct, frozen=True):
     `op` says of each row what became of its key: "update", "delete", "snapshot", "undo_update", "undo_delete"; "begin"
     of a row without a key, the last one of a whole step in a `log`. A `table` may be given several rows of a key: that
     of the largest `checkpoint_id` counts. `batches` reads them, again from the beginning with each call.
+    `is_single`: no key is there twice.
     `generation`: the number of the last whole step. `checkpoint_id`: of the newest commit in it.
     `partitions`: in whose place all rows of these are given, of a table that is written by partitions.
     """
@@ -76,6 +77,7 @@ class MirrorRows(msgspec.Struct, frozen=True):
     schema: Schema
     batches: Callable[[], Iterator[RecordBatch]]
     partitions: Sequence[int] | None = None
+    is_single: bool = False
 
 
 class MirrorTarget(ABC):

@@ -9,10 +9,12 @@ from urllib.parse import unquote
 
 import duckdb
 import psycopg
+from pyiceberg.catalog import load_catalog
 
 from statebackend._log.mirror_steps import Form
 from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
 from statebackend._mirroring.targets.delta import DeltaTarget
+from statebackend._mirroring.targets.iceberg import IcebergTarget
 from statebackend._mirroring.targets.parquet import ParquetTarget
 from statebackend._mirroring.targets.postgres import PostgresTarget
 from statebackend.settings import Settings
@@ -27,14 +29,15 @@ class Place(NamedTuple):
     form: Form | None = None
 
 
-def folder(where: str, root: Path) -> Place:
+def folder(where: str, root: Path, *, is_new: bool = True) -> Place:
     return Place(lambda: ParquetTarget(root / "legs"), lambda: shown(root / "legs"))
 
 
-def postgres_table(where: str, root: Path) -> Place:
-    with psycopg.connect(where, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS legs")
-        connection.execute("DROP TABLE IF EXISTS statebackend_mirrors")
+def postgres_table(where: str, root: Path, *, is_new: bool = True) -> Place:
+    if is_new:
+        with psycopg.connect(where, autocommit=True) as connection:
+            connection.execute("DROP TABLE IF EXISTS legs")
+            connection.execute("DROP TABLE IF EXISTS statebackend_mirrors")
 
     def rows() -> dict[str, Any]:
         with psycopg.connect(where) as connection, connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
@@ -61,7 +64,7 @@ def delta_files(table: Path) -> tuple[list[str], list[str]]:
     return [str(table / unquote(each)) for each in files], columns
 
 
-def delta_table(where: str, root: Path) -> Place:
+def delta_table(where: str, root: Path, *, is_new: bool = True) -> Place:
     def rows() -> dict[str, Any]:
         files, columns = delta_files(root / "delta")
         if not files:
@@ -72,7 +75,7 @@ def delta_table(where: str, root: Path) -> Place:
     return Place(lambda: DeltaTarget(str(root / "delta"), partitions=4), rows, "table")
 
 
-def delta_log(where: str, root: Path) -> Place:
+def delta_log(where: str, root: Path, *, is_new: bool = True) -> Place:
     def rows() -> dict[str, Any]:
         files, columns = delta_files(root / "delta")
         return shown_rows(duckdb.sql(newest_view(columns, f"read_parquet({files}, union_by_name=true)")))
@@ -80,11 +83,33 @@ def delta_log(where: str, root: Path) -> Place:
     return Place(lambda: DeltaTarget(str(root / "delta")), rows, "log")
 
 
-PLACES: Final[dict[str, Callable[[str, Path], Place]]] = {
+def iceberg_log(where: str, root: Path, *, is_new: bool = True) -> Place:
+    """Its list of files is read by the writer's library, since DuckDB's is not there; their rows are not."""
+    catalog = iceberg_catalog(root)
+
+    def rows() -> dict[str, Any]:
+        table = catalog.load_table("air.legs")
+        files = [each.file.file_path for each in table.scan().plan_files()]
+        columns = [field.name for field in table.schema().fields]
+        return shown_rows(duckdb.sql(newest_view(columns, f"read_parquet({files}, union_by_name=true)")))
+
+    return Place(lambda: IcebergTarget("air.legs", catalog=catalog), rows)
+
+
+def iceberg_catalog(root: Path) -> Any:
+    """A catalog in a file, with the namespace `air`."""
+    properties = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/warehouse"}
+    catalog = load_catalog("test", type="sql", **properties)
+    catalog.create_namespace_if_not_exists("air")
+    return catalog
+
+
+PLACES: Final[dict[str, Callable[..., Place]]] = {
     "folder": folder,
     "postgres": postgres_table,
     "delta": delta_table,
     "delta-log": delta_log,
+    "iceberg": iceberg_log,
 }
 
 

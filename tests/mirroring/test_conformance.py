@@ -10,10 +10,11 @@ import pytest
 
 from statebackend._mirroring.target import MirrorTarget
 from statebackend._mirroring.targets.delta import DeltaTarget
+from statebackend._mirroring.targets.iceberg import IcebergTarget
 from statebackend._mirroring.targets.parquet import ParquetTarget
 from statebackend._mirroring.targets.postgres import PostgresTarget
 from statebackend.testing import MirrorTargetConformance
-from tests.mirroring.places import delta_files
+from tests.mirroring.places import delta_files, iceberg_catalog
 from tests.mirroring.servers import postgres
 
 __all__ = ["postgres"]
@@ -48,6 +49,18 @@ class TestDeltaTable(InAFolder):
 
 class TestDeltaLog(TestDeltaTable):
     form = "log"
+
+
+class TestIceberg(InAFolder):
+    def make_target(self) -> MirrorTarget:
+        self.folder.mkdir(exist_ok=True)
+        return IcebergTarget("air.legs", catalog=iceberg_catalog(self.folder))
+
+    def read(self) -> Sequence[dict[str, Any]]:
+        files = [
+            each.file.file_path for each in iceberg_catalog(self.folder).load_table("air.legs").scan().plan_files()
+        ]
+        return duckdb.sql(f"SELECT * FROM read_parquet({files})").to_arrow_table().to_pylist()
 
 
 class TestPostgres(MirrorTargetConformance):

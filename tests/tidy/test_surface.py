@@ -19,7 +19,7 @@ IMPLEMENTERS = """
     ObjectInfo ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
 """
 MIRRORS = """
-    DeltaTarget MirrorMark MirrorRows MirrorTable MirrorTarget ParquetTarget PostgresTarget newest_view
+    DeltaTarget IcebergTarget MirrorMark MirrorRows MirrorTable MirrorTarget ParquetTarget PostgresTarget newest_view
 """
 OWNERS = """
     CheckpointCoordinator Committed DownloadCache KeyGroupRange OwnerBackend SnapshotResult key_group open_coordinator

@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
-from statebackend._columns.arrow import DataType, RecordBatch, Schema, pa
+from statebackend._columns.arrow import RecordBatch, Schema, pa
 from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.targets.lakehouse_types import fitting
 from statebackend._reading.rows.layouts import KEY_GROUP
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
@@ -104,7 +105,7 @@ class DeltaTarget(MirrorTarget):
         schema = pa.schema([field for field in table.schema if table.form == "log" or field.name != OP])
         if table.form == "table":
             schema = schema.insert(0, pa.field(PARTITION, pa.int32()))
-        self._table, self._schema = table, _fitting(schema, self.place)
+        self._table, self._schema = table, fitting(schema, self.place)
         with self._translated():
             there = self._opened()
             if there is None:
@@ -209,50 +210,6 @@ class DeltaTarget(MirrorTarget):
             raise StoreUnavailableError(
                 f"the mirror's table does not answer: {_text(error)}", target=self.place
             ) from error
-
-
-def _fitting(schema: Schema, place: str) -> Schema:
-    """The schema in types that Delta has. Raises `MirrorSchemaError`, which names a column that it cannot hold."""
-    fields: list[Any] = []
-    for field in schema:
-        type_ = delta_type(field.type)
-        if type_ is None:
-            raise MirrorSchemaError(
-                "Delta has no column for that type: mirror another state, or cast the column",
-                column=field.name,
-                type=str(field.type),
-                target=place,
-            )
-        fields.append(pa.field(field.name, type_))
-    return pa.schema(fields)
-
-
-def delta_type(type_: DataType) -> DataType | None:
-    """The type in which Delta, which has no unsigned numbers, holds all such values; `None` if there is none."""
-    types = pa.types
-    if types.is_struct(type_):
-        parts = [(field.name, delta_type(field.type)) for field in type_]
-        return None if any(found is None for _, found in parts) else pa.struct(parts)
-    if types.is_map(type_):
-        key, item = delta_type(type_.key_type), delta_type(type_.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
-    if types.is_list(type_):
-        item = delta_type(type_.value_type)
-        return None if item is None else pa.list_(item)
-    if types.is_timestamp(type_):
-        return type_ if type_.unit == "us" else pa.timestamp("us", type_.tz) if type_.unit in ("s", "ms") else None
-    if types.is_time(type_) or types.is_duration(type_) or types.is_null(type_) or types.is_nested(type_):
-        return None
-    return _WIDER.get(type_, type_)
-
-
-_WIDER: Final[Mapping[DataType, DataType]] = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}
 
 
 def _has_room(found: Any, wanted: Any) -> bool:

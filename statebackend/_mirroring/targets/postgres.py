@@ -172,10 +172,12 @@ class PostgresTarget(MirrorTarget):
             names = [each.name for each in self._columns]
             with self._connection.cursor() as cursor:
                 statement = self._sql("COPY {fresh} ({columns}) FROM STDIN (FORMAT csv)", columns=self._listed(names))
+                has_gone = False
                 with cursor.copy(statement) as copy:
-                    for text in csv_of(rows.batches(), self._columns):
+                    for text, gone in csv_of(rows.batches(), self._columns):
                         copy.write(text)
-            self._merge(rows)
+                        has_gone = has_gone or gone
+            self._merge(rows, has_gone=has_gone)
             self._execute(
                 "UPDATE {marks} SET mirror_id = %s, number = %s WHERE table_name = %s",
                 rows.mirror_id,
@@ -183,7 +185,7 @@ class PostgresTarget(MirrorTarget):
                 self._name,
             )
 
-    def _merge(self, rows: MirrorRows) -> None:
+    def _merge(self, rows: MirrorRows, *, has_gone: bool) -> None:
         """Bring the fresh rows into the table. A row of an older checkpoint replaces none; but a whole state all."""
         own = [each.name for each in self._columns if each.name != OP]
         keys = [each.name for each in self._columns if each.is_key]
@@ -197,9 +199,8 @@ class PostgresTarget(MirrorTarget):
             "gone": self._sql(", ".join(["%s"] * len(GONE))),
             "guard": self._sql("" if rows.is_whole else " WHERE mirrored.checkpoint_id <= excluded.checkpoint_id"),
         }
-        parts["newest"] = self._sql(
-            "(SELECT DISTINCT ON ({keys}) * FROM {fresh} ORDER BY {keys}, checkpoint_id DESC)", keys=parts["keys"]
-        )
+        distinct = "(SELECT DISTINCT ON ({keys}) * FROM {fresh} ORDER BY {keys}, checkpoint_id DESC)"
+        parts["newest"] = self._sql("{fresh}") if rows.is_single else self._sql(distinct, keys=parts["keys"])
         self._execute(
             "INSERT INTO {table} AS mirrored ({own}) SELECT {own} FROM {newest} AS fresh WHERE op NOT IN ({gone})"
             " ON CONFLICT ({keys}) DO UPDATE SET ({others}) = ROW({excluded}){guard}",
@@ -211,7 +212,7 @@ class PostgresTarget(MirrorTarget):
                 "DELETE FROM {table} AS mirrored WHERE NOT EXISTS (SELECT FROM {fresh} AS fresh WHERE {same_key})",
                 **parts,
             )
-        else:
+        elif has_gone:
             self._execute(
                 "DELETE FROM {table} AS mirrored USING {newest} AS fresh WHERE {same_key} AND op IN ({gone})"
                 " AND mirrored.checkpoint_id <= fresh.checkpoint_id",

@@ -13,10 +13,12 @@ import msgspec
 
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, pa, pc, plain_of
+from statebackend._mirroring.target import GONE, OP
 from statebackend._reading.rows.layouts import KEY, VALUE
 from statebackend.errors import InputError, KeyTypeError, MirrorSchemaError
 
 NUL: Final = "\x00"
+_GONE: Final = pa.array(GONE)
 
 
 class SqlColumn(NamedTuple):
@@ -101,8 +103,8 @@ _TYPES: Final[Sequence[tuple[Callable[[DataType], bool], str]]] = (
 )
 
 
-def csv_of(batches: Iterator[RecordBatch], columns: Sequence[SqlColumn]) -> Iterator[bytes]:
-    """The rows as `COPY ... (FORMAT csv)` takes them: only what is not null is in quotes.
+def csv_of(batches: Iterator[RecordBatch], columns: Sequence[SqlColumn]) -> Iterator[tuple[bytes, bool]]:
+    """The rows as `COPY ... (FORMAT csv)` takes them: only what is not null is in quotes; and if some keys are gone.
 
     Raises `KeyTypeError` and `InputError` for text that Postgres has no place for.
     """
@@ -112,7 +114,7 @@ def csv_of(batches: Iterator[RecordBatch], columns: Sequence[SqlColumn]) -> Iter
         arrays = [_text(_values(batch, column), column) for column in columns]
         text = io.BytesIO()
         csv.write_csv(pa.RecordBatch.from_arrays(arrays, [each.name for each in columns]), text, options)
-        yield text.getvalue()
+        yield text.getvalue(), bool(pc.any(pc.is_in(batch.column(OP), _GONE)).as_py())
 
 
 def _values(batch: RecordBatch, column: SqlColumn) -> Array:

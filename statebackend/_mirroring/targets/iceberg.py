@@ -1,0 +1,175 @@
+"""A log in an Iceberg table: each step is one commit of it, whose snapshots say which.
+
+An append that meets another's is repeated by `pyiceberg` behind that, and would be there twice. So its retries are
+switched off by a property of the table: of two that write the same step one fails, and looks again.
+"""
+
+import importlib
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+from statebackend._columns.arrow import RecordBatch, Schema, pa
+from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.targets.lakehouse_types import fitting
+from statebackend._tasks import finish
+from statebackend._threads import FileThreads
+from statebackend.errors import (
+    InputError,
+    MirrorSchemaError,
+    SettingsError,
+    StoreAccessError,
+    StoreUnavailableError,
+    WrongMirrorError,
+    needs_extra,
+)
+from statebackend.settings import Settings
+
+MIRROR_KEY: Final = "statebackend.mirror"
+NUMBER_KEY: Final = "statebackend.number"
+RETRIES_KEY: Final = "commit.retry.num-retries"
+APPENDED_ROWS: Final = 1_000_000
+"""About as many rows are in memory at a time, and in a file."""
+
+
+class IcebergTarget(MirrorTarget):
+    """A `log` in an Iceberg table: `IcebergTarget("air.legs", catalog="prod")`. Needs the extra `iceberg`.
+
+    `catalog`: its name, as `pyiceberg` knows it by its configuration or by `properties`; or a catalog that is loaded.
+    The namespace has to be there; the table is made if it is not.
+    """
+
+    forms = ("log",)
+
+    def __init__(self, table: str, *, catalog: Any = "default", **properties: str) -> None:
+        try:
+            self._load: Final[Any] = importlib.import_module("pyiceberg.catalog").load_catalog
+            self._errors: Final[Any] = importlib.import_module("pyiceberg.exceptions")
+        except ModuleNotFoundError as error:
+            raise SettingsError(needs_extra("a mirror in Iceberg", "iceberg"), missing=error.name) from error
+        self._name = table
+        self._catalog = catalog
+        self._properties = properties
+        self._threads = FileThreads(1)
+        self._schema: Schema = None
+
+    @property
+    def place(self) -> str:
+        return f"iceberg:{self._catalog_name}.{self._name}"
+
+    @property
+    def _catalog_name(self) -> str:
+        return self._catalog if isinstance(self._catalog, str) else str(self._catalog.name)
+
+    @asynccontextmanager
+    async def opened(self, settings: Settings) -> AsyncGenerator[None]:
+        if isinstance(self._catalog, str):
+            with self._translated():
+                self._loaded = await finish(self._threads.io, lambda: self._load(self._catalog, **self._properties))
+        else:
+            self._loaded = self._catalog
+        yield
+
+    async def find(self) -> MirrorMark:
+        return await finish(self._threads.io, self._find)
+
+    async def fit(self, table: MirrorTable) -> None:
+        await finish(self._threads.io, self._fit, table)
+
+    async def write(self, rows: MirrorRows) -> None:
+        await finish(self._threads.io, self._write, rows)
+
+    def view(self) -> str | None:
+        return None if self._schema is None else newest_view(self._schema.names, self._name)
+
+    def _find(self) -> MirrorMark:
+        with self._translated():
+            if not self._loaded.table_exists(self._name):
+                return MirrorMark(is_empty=True)
+            return self._mark(self._loaded.load_table(self._name))
+
+    @staticmethod
+    def _mark(table: Any) -> MirrorMark:
+        """The newest step in the history of the newest snapshot, as far as its snapshots are kept."""
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            return MirrorMark(is_empty=True)
+        while snapshot is not None:
+            found: dict[str, str] = {} if snapshot.summary is None else snapshot.summary.additional_properties
+            if MIRROR_KEY in found:
+                return MirrorMark(found[MIRROR_KEY], int(found[NUMBER_KEY]))
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else table.snapshot_by_id(parent)
+        return MirrorMark()
+
+    def _fit(self, table: MirrorTable) -> None:
+        self._schema = fitting(table.schema, self.place, has_times=True)
+        with self._translated():
+            if not self._loaded.table_exists(self._name):
+                self._loaded.create_table(self._name, schema=self._schema, properties={RETRIES_KEY: "0"})
+                return
+            there = self._loaded.load_table(self._name)
+            if there.properties.get(RETRIES_KEY) != "0":
+                with there.transaction() as changes:
+                    changes.set_properties({RETRIES_KEY: "0"})
+            self._check(there, may_grow=table.may_grow)
+
+    def _check(self, table: Any, *, may_grow: bool) -> None:
+        names = {field.name for field in table.schema().fields}
+        lacking = [name for name in self._schema.names if name not in names]
+        if lacking and not may_grow:
+            raise MirrorSchemaError(
+                "the table lacks a column: add it, or start over with anew=True, which does",
+                column=lacking[0],
+                target=self.place,
+            )
+        try:
+            with table.update_schema() as update:
+                update.union_by_name(self._schema)
+        except (self._errors.ValidationError, ValueError, TypeError) as error:
+            raise MirrorSchemaError(
+                f"a column of the table is of another type: mirror into another table ({error})", target=self.place
+            ) from error
+
+    def _write(self, rows: MirrorRows) -> None:
+        with self._translated():
+            table = self._loaded.load_table(self._name)
+            mark = self._mark(table)
+            if mark.mirror_id not in (None, rows.mirror_id):
+                raise WrongMirrorError("another mirror has begun to write this table", target=self.place)
+            if mark.number is not None and mark.number >= rows.number:
+                return
+            if not rows.is_whole and mark.number not in (None, rows.number - 1):
+                raise StoreUnavailableError("the table was put back meanwhile: look again", target=self.place)
+            said = {MIRROR_KEY: rows.mirror_id, NUMBER_KEY: str(rows.number)}
+            with table.transaction() as commit:
+                for some in _tables(rows.batches()):
+                    commit.append(some.cast(self._schema), snapshot_properties=said)
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Raise the library's errors in place of `pyiceberg`'s."""
+        errors = self._errors
+        try:
+            yield
+        except errors.CommitFailedException as error:
+            raise StoreUnavailableError(
+                f"another writer has changed the mirror's table meanwhile: {error}", target=self.place
+            ) from error
+        except (errors.NoSuchNamespaceError, errors.NoSuchPropertyException) as error:
+            raise InputError(f"make the namespace, or correct the catalog: {error}", target=self.place) from error
+        except (errors.UnauthorizedError, errors.ForbiddenError, PermissionError) as error:
+            raise StoreAccessError(f"the mirror's table refuses: {error}", target=self.place) from error
+        except (errors.RESTError, errors.CommitStateUnknownException, errors.NoSuchTableError, OSError) as error:
+            raise StoreUnavailableError(f"the mirror's table does not answer: {error}", target=self.place) from error
+
+
+def _tables(batches: Iterator[RecordBatch]) -> Iterator[Any]:
+    held: list[RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.num_rows for each in held) >= APPENDED_ROWS:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
