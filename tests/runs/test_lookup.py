@@ -1,0 +1,106 @@
+"""Look-ups where pages are unusual: keys of one hash over many pages, rows larger than a page, parts of key groups."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from statebackend._columns.keys import Parts, hash_parts
+from statebackend._columns.table_schema import table_schema
+from statebackend._runs.page_map import PlacedPart
+from statebackend._runs.run_table import RunTable
+from statebackend._tables.key_groups import OwnedKeys
+from statebackend.ids import KeyGroupRange, all_key_groups
+from tests.runs.flushing import bases_of, flush
+
+OWNED = OwnedKeys(all_key_groups(8), 8)
+SCHEMA = table_schema(pa.schema({"text": pa.string()}), pa.string())
+
+
+def filled(texts: dict[str, str], hash_keys=hash_parts) -> RunTable:
+    """A table of these rows, nothing of which is in runs."""
+    table = RunTable(SCHEMA, OWNED, hash_keys=hash_keys, memory_bytes=1)
+    rows, _ = table.find_or_add(pa.array(texts))
+    table.scatter(rows, pa.RecordBatch.from_pydict({"text": list(texts.values())}))
+    list(table.drain(0))
+    return table
+
+
+def found_in(table: RunTable, keys: list[str]) -> dict[str, str]:
+    """The rows that are there."""
+    rows = table.find(pa.array(keys))
+    there = [key for key, row in zip(keys, rows.tolist(), strict=True) if row >= 0]
+    return dict(zip(there, table.gather(rows[rows >= 0])["text"].to_pylist(), strict=True))
+
+
+def alike(hashes: int):
+    """So many hashes, of one key group and one order."""
+
+    def hash_keys(parts: Parts) -> np.ndarray:
+        return hash_parts(parts) % np.uint64(hashes) * np.uint64(8)
+
+    return hash_keys
+
+
+@pytest.mark.parametrize("hashes", [1, 3])
+def test_keys_of_one_order_lie_over_many_pages(tmp_path: Path, hashes: int) -> None:
+    """Whoever makes such keys, or is unlucky, gets the right rows; the bytes of a key decide."""
+    texts = {f"key {number}": "x" * (number % 50) for number in range(600)}
+    table = filled(texts, alike(hashes))
+    flush(table, OWNED, tmp_path)
+    list(table.drain(0))
+    assert len(table._rows) == 0
+    assert len(table._runs._fences) > 5
+    asked = [*texts, "key", "key 600", "none"]
+    assert found_in(table, asked) == texts
+    table.drop(table.find(pa.array(["key 7"])))
+    flush(table, OWNED, tmp_path)
+    assert found_in(table, asked) == {key: text for key, text in texts.items() if key != "key 7"}
+    assert table.num_rows == 599
+
+
+def test_a_row_may_be_larger_than_a_page(tmp_path: Path) -> None:
+    """Then the pages of its part are as large."""
+    texts = {f"key {number}": "x" * (100_000 if number == 7 else 3) for number in range(400)}
+    table = filled(texts)
+    flush(table, OWNED, tmp_path)
+    list(table.drain(0))
+    assert {each.part.head.page_bytes for each in table._runs.parts} > {4096}
+    assert found_in(table, list(texts)) == texts
+
+
+def test_newer_bases_of_some_groups_hide_the_older_one(tmp_path: Path) -> None:
+    """Their rows alone count, also those that they do not have any more."""
+    texts = {f"key {number}": "old" for number in range(800)}
+    table = filled(texts)
+    flush(table, OWNED, tmp_path)
+    groups = dict(zip(texts, table.groups(table.find(pa.array(texts))).tolist(), strict=True))
+    changed = [key for key, group in groups.items() if group in (2, 3, 6)]
+    rows = table.find(pa.array(changed))
+    table.scatter(rows[5:], pa.RecordBatch.from_pydict({"text": ["new"] * len(rows[5:])}))
+    table.drop(rows[:5])
+    list(table.drain(0))
+    flush(table, OWNED, tmp_path, [2, 3, 6])
+    list(table.drain(0))
+    expected = texts | dict.fromkeys(changed[5:], "new")
+    for key in changed[:5]:
+        del expected[key]
+    assert found_in(table, list(texts)) == expected
+    assert table.num_rows == len(expected)
+    assert len({each.part.key for each in table._runs.parts}) == 2
+
+
+def test_an_owner_of_some_groups_counts_its_own_rows(tmp_path: Path) -> None:
+    """Of pages that have rows of others, too."""
+    texts = {f"key {number}": "x" for number in range(800)}
+    table = filled(texts)
+    groups = dict(zip(texts, table.groups(table.find(pa.array(texts))).tolist(), strict=True))
+    files = bases_of(table.copy(), OWNED, tmp_path, range(8))
+    for owned in (KeyGroupRange(0, 2), KeyGroupRange(3, 3), KeyGroupRange(4, 7)):
+        part = RunTable(SCHEMA, OwnedKeys(owned, 8))
+        part.attach([PlacedPart(each, (owned,), is_whole=False) for file, _ in files for each in file.parts])
+        own = [key for key, group in groups.items() if group in owned]
+        assert part.num_rows == len(own)
+        assert found_in(part, own) == dict.fromkeys(own, "x")
+        assert sorted(key for rows in part.pieces() for key in part.keys(rows).to_pylist()) == sorted(own)
