@@ -81,6 +81,7 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
                 ("following.serving", {"seconds": 10}),
             ],
         ),
+        Benchmark("seeding", 6, 20, [("seeding", {"keys": 300_000, "rounds": 2})]),
         Benchmark("state", 5, 5, [("state.keys", {"keys": 100_000, "rounds": 3})]),
         Benchmark("restore", 4, 20, [("restore.decoding", {"keys": 200_000, "rounds": 3})]),
         Benchmark("rocksdb_bases", 1, 25, [("rocksdb_bases", {})]),

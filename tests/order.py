@@ -19,6 +19,7 @@ ON_SPARK: Final = (
     "tests/howto/test_async_process.py",
     "tests/howto/test_every_ten_minutes.py",
     "tests/howto/test_executors.py",
+    "tests/howto/test_leave.py",
     "tests/howto/test_outbox.py",
     "tests/howto/test_processor.py",
     "tests/howto/test_read_in_spark.py",

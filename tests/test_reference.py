@@ -61,7 +61,7 @@ def test_every_error_is_there_once_with_what_to_do() -> None:
 def test_every_command_is_there_with_its_arguments() -> None:
     """The parser knows them; each argument has a meaning."""
     page = PAGES["command-line"]()
-    commands = re.findall(r"^## `statebackend (\w+)`$", page, re.MULTILINE)
+    commands = re.findall(r"^## `statebackend ([\w-]+)`$", page, re.MULTILINE)
     assert {"inspect", "export", "drop"} <= set(commands)
     assert set(commands) == set(COMMANDS)
     assert "| `--format {parquet,csv,jsonl}` | " in page

@@ -13,6 +13,7 @@ import msgspec
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
 from statebackend._keywords import keywords_of
+from statebackend._reading.initial_rows import InitialRows
 from statebackend._reading.opened_state import read_batches
 from statebackend._reading.reading_reports import ExportReport
 from statebackend._reading.what_to_read import AskedOfState, WhatToRead
@@ -42,6 +43,7 @@ async def export(
     path: str | os.PathLike[str],
     *,
     format: Format | None = None,  # noqa: A002  # as the option of the command
+    initial_key: str | Sequence[str] | None = None,
     store: ObjectStore | None = None,
     tell: Tell = lambda _: None,
     **what: Unpack[WhatToRead],
@@ -50,6 +52,9 @@ async def export(
 
     The `format` is that of the file's name: Parquet for `.parquet` or none, CSV for `.csv`, a line of JSON for each row
     for `.jsonl`. A name that ends in another way needs it, and one that is given counts more than the name.
+
+    `initial_key`: write rows for the initial state of Spark's `transformWithState`, whose `groupBy` has these columns:
+    the parts of the key in columns of these names, and the value in one of the state's name.
 
     The file appears under its name once it is whole; after an error or a cancelled call there is none. A process that
     is killed leaves a hidden file that ends in `.partial`. CSV shows bytes and nested values as JSON. Raises
@@ -64,11 +69,12 @@ async def export(
     rows = 0
     with _new_file(path) as partial:
         async with read_batches(settings, state, store=store, tell=tell, **what) as batches:
+            initial = None if initial_key is None else InitialRows(batches.schema, state, initial_key)
             # `finish`: a cancelled task waits for its thread, or that would write to a file that is closed.
-            writer = await finish(threads.io, _WRITERS[format], partial, batches.schema)
+            writer = await finish(threads.io, _WRITERS[format], partial, initial.schema if initial else batches.schema)
             try:
                 async for batch in batches:
-                    await finish(threads.io, writer.write, batch)
+                    await finish(threads.io, writer.write, initial.batch(batch) if initial else batch)
                     rows += batch.num_rows
             finally:
                 await finish(threads.io, writer.close)

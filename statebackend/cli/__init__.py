@@ -15,6 +15,7 @@
     statebackend sweep          sb.sweep            find what the job no longer needs; delete it with --delete
     statebackend rewrite        sb.rewrite          commit the state again with another max_parallelism; fences writers
     statebackend seed           sb.seed             make the job's first state of files of Parquet
+    statebackend import-spark   sb.spark.import_checkpoint      make it of the state in a checkpoint of Spark's
     statebackend clone          sb.clone            make a new job of another job's checkpoint, here or in another cloud
     statebackend transform STATE MODULE:FUNCTION   sb.transform     change a state key by key; fences writers
     statebackend erase KEY...   sb.erase            delete keys for good; --verify proves it (sb.verify_erased)

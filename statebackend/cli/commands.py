@@ -36,7 +36,7 @@ from statebackend.cli.options import parser, settings_of, source_of
 from statebackend.cli.page import page
 from statebackend.cli.picture import draw
 from statebackend.cli.progress_bar import shown
-from statebackend.cli.seeding import seed_job, seed_lines
+from statebackend.cli.seeding import import_spark, seed_job, seed_lines
 from statebackend.cli.text import (
     all_lines,
     clone_lines,
@@ -231,6 +231,10 @@ async def _seed(settings: Settings, options: argparse.Namespace) -> int:
     return _show(await seed_job(settings, options), seed_lines, options)
 
 
+async def _import_spark(settings: Settings, options: argparse.Namespace) -> int:
+    return _show(await import_spark(settings, options), seed_lines, options)
+
+
 async def _clone(settings: Settings, options: argparse.Namespace) -> int:
     with shown(lines=True) as tell:
         done = await clone(
@@ -306,6 +310,7 @@ COMMANDS: Final[Mapping[str, Callable[[Settings, argparse.Namespace], Awaitable[
     "mirror": _mirror,
     "rewrite": _rewrite,
     "seed": _seed,
+    "import-spark": _import_spark,
     "clone": _clone,
     "transform": _transform,
     "erase": _erase,

@@ -9,7 +9,7 @@ import msgspec
 
 from statebackend._log.sweeping.log_sweep import MIN_AGE_S
 from statebackend._version import __version__
-from statebackend.cli.seeding import add_seed
+from statebackend.cli.seeding import add_import_spark, add_seed
 from statebackend.settings import ENVIRONMENT_PREFIX, Settings, TableKind
 from statebackend.settings.sources import toml_table
 
@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     rewriting.add_argument("--dry-run", action="store_true", help="read everything and write nothing")
 
     add_seed(commands, common)
+    add_import_spark(commands, common)
     _add_clone(commands, common, _checkpoint(is_read=True))
 
     transforming = commands.add_parser(
@@ -156,6 +157,10 @@ def _add_readers(
     exporting.add_argument("state", help="its name")
     exporting.add_argument("out", metavar="FILE", help="it must not exist yet")
     exporting.add_argument("--format", choices=("parquet", "csv", "jsonl"), help="by default that of the file's name")
+    exporting.add_argument(
+        "--for", dest="initial", choices=("transformWithState",), help="as the frame that its initial state takes"
+    )
+    exporting.add_argument("--key-columns", metavar="A,B", default="key", help="with --for: names for the key's parts")
     exporting.add_argument(
         "--key-as-json", action="store_true", help="keys as text in JSON, if they are of several types"
     )

@@ -94,7 +94,13 @@ async def export_state(settings: Settings, options: argparse.Namespace) -> Expor
 
     with shown(lines=True) as tell:
         return await export(
-            settings, options.state, Path(options.out), format=options.format, tell=tell, **what_to_read(options)
+            settings,
+            options.state,
+            Path(options.out),
+            format=options.format,
+            initial_key=None if options.initial is None else options.key_columns.split(","),
+            tell=tell,
+            **what_to_read(options),
         )
 
 

@@ -50,10 +50,54 @@ async def seed_job(settings: Settings, options: Namespace) -> SeedReport:
         )
 
 
+def add_import_spark(commands: Any, common: ArgumentParser) -> None:
+    """The command `import-spark`."""
+    importing = commands.add_parser(
+        "import-spark", parents=[common], help="make the job's first state of a stopped query's, from its checkpoint"
+    )
+    importing.add_argument("checkpoint", metavar="CHECKPOINT", help="its path, as Spark takes it")
+    importing.add_argument("--states", metavar="MODULE:NAME", required=True, help=STATES_HELP)
+    importing.add_argument(
+        "--variable",
+        metavar="VARIABLE=STATE",
+        action="append",
+        default=[],
+        help="another name for its state; none: leave it out",
+    )
+    importing.add_argument(
+        "--fields", metavar="VARIABLE=A,B", action="append", default=[], help="other names for its fields, in order"
+    )
+    importing.add_argument("--clock", choices=get_args(ClockKind), help="the job's: watermark, or time of the batch")
+    importing.add_argument("--operator-id", metavar="N", type=int, default=0, help="for a query with several operators")
+    importing.add_argument("--dry-run", action="store_true", help="read and check everything, and write nothing")
+
+
+async def import_spark(settings: Settings, options: Namespace) -> SeedReport:
+    """Carry out the command."""
+    spark = importlib.import_module("statebackend.spark")  # neither room imports the other, and it needs an extra
+    fields = {name: names.split(",") for name, names in map(_source, options.fields)}
+    variables = {name: state or None for name, _, state in (each.partition("=") for each in options.variable)}
+    with shown(lines=True) as tell:
+        found: SeedReport = await spark.import_checkpoint(
+            settings,
+            states_from(options.states),
+            options.checkpoint,
+            variables=variables,
+            fields=fields,
+            operator_id=options.operator_id,
+            clock=options.clock,
+            dry_run=options.dry_run,
+            tell=tell,
+        )
+    return found
+
+
 def seed_lines(done: SeedReport) -> Iterator[str]:
     """The result of a seed or a dry run, for people."""
     for name, keys in done.keys.items():
         yield f"{name}: {keys} keys of {done.rows[name]} rows"
+    if done.source is not None:
+        yield f"the state of query {done.source.query_id} after batch {done.source.batch_id}"
     if done.dry_run:
         yield f"dry run: job {done.job} can be seeded with it; nothing was written"
         return

@@ -5,6 +5,8 @@
     lookup                  for an asynchronous `process`: asks a function once per argument and batch, within limits
     Outbox, Publication     output rows that are published once they are committed
     register                data sources for Spark: the state, its change feed, the commits
+    import_checkpoint       the state of a query from Spark's own checkpoint, as the first state of a job
+    initial_state           the way back: states as the frame that Spark's `transformWithState` begins with
     to_arrow, run           for `async def` functions: the batch's rows, or any Spark action, off the event loop
 
 Start at `sink.py`: it takes one batch through. `replay.py` decides whether the batch is new. `execution.py` is the
@@ -29,6 +31,8 @@ from statebackend._processing.lookup import Lookup, lookup
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.driver import BatchFunction
 from statebackend.spark.frames import run, to_arrow
+from statebackend.spark.importing.import_checkpoint import import_checkpoint
+from statebackend.spark.initial_state import initial_state
 from statebackend.spark.output import Outbox, Publication
 from statebackend.spark.reading.registration import register
 from statebackend.spark.sink import StatefulSink
@@ -41,6 +45,8 @@ __all__ = [
     "ProcessorContext",
     "Publication",
     "StatefulSink",
+    "import_checkpoint",
+    "initial_state",
     "lookup",
     "register",
     "run",

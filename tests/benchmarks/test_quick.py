@@ -17,6 +17,7 @@ QUICK = {
     "owners": {"keys": 600, "rows": 100, "checkpoints": 2, "owners": 4, "rounds": 1},
     "following.reads": {"keys": 600, "rounds": 1},
     "following.promotion": {"keys": 600, "rounds": 1},
+    "seeding": {"keys": 600, "rounds": 1},
     "processing": {"keys": 600, "rows": 200, "batches": 2, "rounds": 1},
     "upserts": {"keys": 600, "rounds": 1},
 }

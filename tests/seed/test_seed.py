@@ -114,6 +114,8 @@ async def test_every_kind_of_state_is_seeded(max_parallelism: int) -> None:
     commit = await newest_commit(store)
     assert (commit.ranges[0].changelog, commit.source, commit.parent) == ((), None, None)
     await assert_placed(store, max_parallelism)
+    async with sb.open_backend(settings_of(max_parallelism, table="rocksdb"), store=store, read_only=True) as backend:
+        assert States(backend).read() == found
     async with sb.open_backend(settings, store=store) as backend:
         states = States(backend)
         states.total.add("new", 1)
@@ -364,8 +366,9 @@ async def test_a_processor_declares_the_states() -> None:
     assert opened == ["open", "close"]
     assert not hasattr(processor, "value")
     assert (await read(store))["value"] == {"a": Customer()}
-    with pytest.raises(InputError, match="a KeyedProcessor, or a function"):
-        await sb.seed(SETTINGS, 7, {}, store=store)  # type: ignore[arg-type]
+    for wrong in (7, Processor):
+        with pytest.raises(InputError, match="a KeyedProcessor, or a function"):
+            await sb.seed(SETTINGS, wrong, {}, store=MemoryStore())  # type: ignore[arg-type]
 
 
 @run_virtual
@@ -375,6 +378,9 @@ async def test_progress_tells_of_rows_and_key_groups() -> None:
     await seed(MemoryStore(), {"value": sources_of(60)["value"]}, tell=told.append)
     assert [each.share for each in told if each.phase == "reading"][-1] == 1.0
     assert [each.share for each in told if each.phase == "writing"][-1] == 1.0
+    told.clear()
+    await seed(MemoryStore(), {"value": iter(sources_of(60)["value"].items())}, tell=told.append)
+    assert [round(each.share, 9) for each in told if each.phase == "reading"] == [0.0]
 
 
 keys = st.one_of(

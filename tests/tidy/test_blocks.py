@@ -119,7 +119,7 @@ def test_a_block_is_run_or_checked(block: Block) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_command_that_a_sentence_names_is_there(page: Path) -> None:
     """In backquotes: the word behind `statebackend` is a command, or begins with a capital or a dash."""
-    named = re.findall(r"`statebackend ([a-z]\w*)", page.read_text(encoding="utf-8"))
+    named = re.findall(r"`statebackend ([a-z][\w-]*)", page.read_text(encoding="utf-8"))
     assert set(named) <= set(COMMANDS)
 
 

@@ -68,7 +68,7 @@ def test_a_docstring_that_lists_lists_all() -> None:
     """The commands of the command line, and the files of the changelog."""
     cli, changelog = (importlib.import_module(f"statebackend.{room}") for room in ("cli", "_changelog"))
     commands = importlib.import_module("statebackend.cli.commands").COMMANDS
-    assert set(re.findall(r"^    statebackend (\w+)", cli.__doc__, re.MULTILINE)) == set(commands) - {"restore"}
+    assert set(re.findall(r"^    statebackend ([\w-]+)", cli.__doc__, re.MULTILINE)) == set(commands) - {"restore"}
     files = {path.stem for path in Path(changelog.__path__[0]).glob("*.py")} - {"__init__"}
     assert [name for name in sorted(files) if not re.search(rf"\b{name}\b", changelog.__doc__)] == []
 

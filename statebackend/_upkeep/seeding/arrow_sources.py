@@ -100,7 +100,7 @@ class ArrowRows(SourceRows):
 
 
 class ArrowSource(Source):
-    """The batches of a reader."""
+    """The batches of a reader, or of another iterable."""
 
     def __init__(self, reader: Any, key: str | Sequence[str], total: int | None = None, *, first: int = 0) -> None:
         self._reader = reader
@@ -149,11 +149,32 @@ def arrow_source(given: Any, key: str | Sequence[str]) -> Source:
     """The source that is a path, or has Arrow's interface. Raises `InputError`."""
     if isinstance(given, (str, os.PathLike)):
         return ParquetSource(_files(Path(cast("str", given))), key)
+    if hasattr(given, "mapInArrow"):
+        return ArrowSource(_batches_of(given), key)
     if isinstance(given, pa.RecordBatch):
         given = pa.Table.from_batches([given])
     if isinstance(given, pa.Table):
         return ArrowSource(given.to_batches(), key, given.num_rows)
     return ArrowSource(pa.RecordBatchReader.from_stream(given), key)
+
+
+def _batches_of(frame: Any) -> Iterator[Any]:
+    """The rows of a frame of Spark, a partition at a time: `toArrow` would have all of them in memory.
+
+    Each batch comes as one row of bytes, since Spark hands rows over one by one.
+    """
+    for row in frame.mapInArrow(_as_messages, "message binary").toLocalIterator(prefetchPartitions=True):
+        with pa.ipc.open_stream(row[0]) as reader:
+            yield from reader
+
+
+def _as_messages(batches: Iterator[Any]) -> Iterator[Any]:
+    """In a worker of Spark's."""
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], names=["message"])
 
 
 def columns_of_pairs(

@@ -36,12 +36,14 @@ from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
 from statebackend._upkeep.seeding.sources import Source, SourceRows, source_of
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
 from statebackend.errors import InputError, TableDiskError
-from statebackend.ids import Base, CheckpointId, ClockKind, RangeState, all_key_groups
+from statebackend.ids import Base, CheckpointId, ClockKind, RangeState, SourceMark, all_key_groups
 from statebackend.settings import KiB, MiB, Settings
 
 RUN_BYTES: Final = 32 * MiB
 """Encoded rows of a state that are sorted together."""
 RUN_ROWS: Final = 1 << 20
+UNKNOWN_ROWS: Final = 1 << 62
+"""In place of the number of rows where it is not known: then the share of what was read stays 0."""
 WINDOW_BYTES: Final = 256 * KiB
 """Bins that are smaller are read together."""
 
@@ -49,12 +51,13 @@ WINDOW_BYTES: Final = 256 * KiB
 class SeedReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a seed, or of a dry run. `keys`: the number of keys in each state; `rows`: those that were read.
 
-    `checkpoint_id` is `None` for a dry run.
+    `checkpoint_id` is `None` for a dry run. `source`: the batch of Spark's that it stands for, if it was imported.
     """
 
     job: str
     dry_run: bool
     checkpoint_id: CheckpointId | None = None
+    source: SourceMark | None = None
     keys: Mapping[str, int] = {}
     rows: Mapping[str, int] = {}
     segments: int = 0
@@ -62,6 +65,13 @@ class SeedReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     requests: int = 0
     usd: float = 0.0
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a stream goes on from the state: behind a batch, if it is the state of one, or at a place of its input."""
+
+    source: SourceMark | None = None
+    starts_from: Any = None
 
 
 async def seed(
@@ -88,10 +98,10 @@ async def seed(
     methods of a backend. `sources` has the rows of some of them, one row for each key:
 
     - a `pyarrow.Table`, a reader, or anything else with Arrow's stream interface; the path of a file of Parquet, or of
-      a directory of them. `key` names the column of the key, or several; a mapping names those of each state. What a
-      key is set to lies in a column `value`, a list for a list state and a map for a map state; where there is no such
-      column, the others are the fields of the value. A columnar state takes its columns by name. So what `export` wrote
-      can be read;
+      a directory of them; a DataFrame of Spark, whose rows come partition by partition. `key` names the column of the
+      key, or several; a mapping names those of each state. What a key is set to lies in a column `value`, a list for a
+      list state and a map for a map state; where there is no such column, the others are the fields of the value. A
+      columnar state takes its columns by name. So what `export` wrote can be read;
     - an iterable of pairs of a key and what it is set to: a value, a list, a dict, the accumulator of an aggregate, the
       times of timers, the row of a columnar state. A dict is one.
 
@@ -107,11 +117,44 @@ async def seed(
     `StateBackend.checkpoint` do. A failed or cancelled call may leave a claim, and has deleted what it stored unless a
     commit may hold it; a killed one leaves that to a sweep.
     """
+    return await seed_from(
+        settings,
+        states,
+        sources,
+        origin=Origin(starts_from=as_json(starts_from)),
+        key=key,
+        duplicates=duplicates,
+        clock_s=clock_s,
+        clock_kind=clock_kind,
+        dry_run=dry_run,
+        store=store,
+        uploader=uploader,
+        clock=clock,
+        tell=tell,
+    )
+
+
+async def seed_from(
+    settings: Settings,
+    states: Declares,
+    sources: Mapping[str, Any],
+    *,
+    origin: Origin,
+    key: str | Sequence[str] | Mapping[str, str | Sequence[str]] = "key",
+    duplicates: Duplicates = "refuse",
+    clock_s: float | None = None,
+    clock_kind: ClockKind = "event",
+    dry_run: bool = False,
+    store: ObjectStore | None = None,
+    uploader: StateChangeUploader | OpenUploader | None = None,
+    clock: Clock | None = None,
+    tell: Tell = lambda _: None,
+) -> SeedReport:
+    """As `seed`, for a stream that goes on from `origin`."""
     if duplicates not in CHOICES:
         raise InputError("choose what becomes of a key that comes twice", duplicates=duplicates, choices=CHOICES)
     if clock_kind not in get_args(ClockKind):
         raise InputError("a clock is of one of these kinds", clock_kind=clock_kind, choices=get_args(ClockKind))
-    starts_from = as_json(starts_from)
     clock = clock or SystemClock()
     seeded = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
     encoders = {name: seeded.encoder(name) for name in sources}
@@ -123,9 +166,9 @@ async def seed(
         async with open_runs(settings, opened.threads) as runs:
             await runs.read(found, encoders, tell)
             await runs.check(duplicates)
-            report = SeedReport(job=settings.job, dry_run=dry_run, keys=runs.keys, rows=runs.rows)
+            report = SeedReport(job=settings.job, dry_run=dry_run, source=origin.source, keys=runs.keys, rows=runs.rows)
             if not dry_run:
-                report = await _committed(report, opened, seeded, runs, starts_from=starts_from, tell=tell)
+                report = await _committed(report, opened, seeded, runs, origin=origin, tell=tell)
         spent = opened.primary.spending.since(requests)
     return msgspec.structs.replace(
         report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
@@ -159,7 +202,7 @@ def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: 
 
 
 async def _committed(
-    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: "SortedRuns", *, starts_from: Any, tell: Tell
+    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: "SortedRuns", *, origin: Origin, tell: Tell
 ) -> SeedReport:
     position = await opened.job.claim(await opened.job.look())
     check_empty(position, opened.settings)  # a commit may have been made while the rows were read
@@ -168,7 +211,9 @@ async def _committed(
         bases = await runs.write(uploads, base_segment_bytes(opened.settings.in_flight_bytes_max), tell)
         return Contents([RangeState(all_key_groups(seeded.max_parallelism), (), tuple(bases))], seeded.descriptors)
 
-    checkpoint_id, uploads = await opened.commit(position, write, clock=seeded.clock, starts_from=starts_from)
+    checkpoint_id, uploads = await opened.commit(
+        position, write, source=origin.source, clock=seeded.clock, starts_from=origin.starts_from
+    )
     segments, bytes_written = uploads.written
     return msgspec.structs.replace(report, checkpoint_id=checkpoint_id, segments=segments, bytes_written=bytes_written)
 
@@ -187,8 +232,8 @@ class SortedRuns:
 
     async def read(self, sources: Mapping[str, Source], encoders: Mapping[str, Encoder], tell: Tell) -> None:
         """Read and sort the rows of each state. Raises what the sources and encoders raise."""
-        totals = [each.total for each in sources.values()]
-        meter = Meter("reading", sum(total or 0 for total in totals) if None not in totals else 0, tell)
+        totals = [UNKNOWN_ROWS if each.total is None else each.total for each in sources.values()]
+        meter = Meter("reading", sum(totals), tell)
         for name, source in sources.items():
             self._runs[name], self.rows[name], self.keys[name] = [], 0, 0
             encoder, rows = encoders[name], source.rows()

@@ -60,16 +60,17 @@ class SeededStates:
         """Call what declares the states, and forget what else it has made. Raises what it does."""
         mark = None if clock_s is None else ClockMark(clock_s, clock_kind)
         states = KeyedStates(all_key_groups(max_parallelism), max_parallelism, clock=mark)
-        if hasattr(declares, "open"):
+        if hasattr(declares, "open") and not isinstance(declares, type):
             processor = copy.copy(cast("Opens", declares))
             processor.open(_Context(states))
             if inspect.isawaitable(closing := processor.close()):
                 await closing
-        elif callable(declares):
+        elif callable(declares) and not hasattr(declares, "open"):
             declares(_Context(states))
         else:
             raise InputError(
-                "states must be a KeyedProcessor, or a function that declares them", given=type(declares).__name__
+                "states must be a KeyedProcessor, or a function that declares them: not a class",
+                given=type(declares).__name__,
             )
         return cls(states)
 

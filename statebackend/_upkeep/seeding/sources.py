@@ -106,7 +106,7 @@ def source_of(given: Any, key: str | Sequence[str]) -> Source:
     """The source that the user gave. Raises `InputError` for what is none."""
     if isinstance(given, Source):
         return given
-    if isinstance(given, (str, os.PathLike)) or _is_arrow(given):
+    if isinstance(given, (str, os.PathLike)) or _is_frame(given) or _is_arrow(given):
         return cast("Source", _arrow().arrow_source(given, key))
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise InputError(
@@ -118,6 +118,11 @@ def source_of(given: Any, key: str | Sequence[str]) -> Source:
 
 def _is_pair(found: object) -> bool:
     return type(found) is tuple and len(cast("tuple[Any, ...]", found)) == _PAIR
+
+
+def _is_frame(given: Any) -> bool:
+    """True for a frame of Spark, of either kind: pyspark itself is not imported."""
+    return hasattr(given, "mapInArrow") and hasattr(given, "toLocalIterator")
 
 
 def _is_arrow(given: Any) -> bool:

@@ -1,0 +1,1 @@
+"""Takes over the state of a query from Spark's own checkpoint."""
