@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._upkeep.seeding import seed as seeding
+from statebackend._upkeep.seeding import sorted_runs
 from statebackend.errors import FencedError, InputError, KeyTypeError, ValueEncodeError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
@@ -85,7 +85,7 @@ def sources_of(count: int) -> dict[str, Any]:
 def runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows in memory, or sorted in runs of some rows in a file."""
     if request.param == "in many runs":
-        monkeypatch.setattr(seeding, "RUN_ROWS", 7)
+        monkeypatch.setattr(sorted_runs, "RUN_ROWS", 7)
         monkeypatch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 3)
         monkeypatch.setattr("statebackend._upkeep.seeding.arrow_sources.ROWS_AT_ONCE", 3)
 
@@ -277,9 +277,9 @@ async def test_of_a_key_that_comes_twice_the_chosen_row_counts(duplicates: str, 
 @run_virtual
 async def test_keys_of_equal_hashes_are_two_keys(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash only tells which keys to compare."""
-    monkeypatch.setattr(seeding, "RUN_ROWS", rows)
+    monkeypatch.setattr(sorted_runs, "RUN_ROWS", rows)
     monkeypatch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 1)
-    monkeypatch.setattr("statebackend._upkeep.seeding.seed.may_repeat", lambda _: True)
+    monkeypatch.setattr("statebackend._upkeep.seeding.sorted_runs.may_repeat", lambda _: True)
     monkeypatch.setattr("statebackend._upkeep.seeding.duplicates._in_question", lambda hashes: hashes >= 0)
     store, sources = MemoryStore(), sources_of(20)
     await seed(store, sources)
@@ -401,7 +401,7 @@ def test_a_seed_is_what_a_dictionary_would_have(rows: list[Any], run_rows: int, 
     async def check() -> None:
         store = MemoryStore()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(seeding, "RUN_ROWS", run_rows)
+            patch.setattr(sorted_runs, "RUN_ROWS", run_rows)
             patch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 2)
             await seed(store, {"total": iter(rows)}, duplicates=keeps)
         assert (await read(store))["total"] == dict(rows if keeps == "last" else reversed(rows))

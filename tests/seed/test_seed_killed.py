@@ -8,6 +8,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._upkeep.seeding import seed as seeding
+from statebackend._upkeep.seeding import sorted_runs
 from statebackend.errors import InputError, StateBackendError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import CrashStore, Fail, FaultyStore, Moment, run_virtual
@@ -22,8 +23,8 @@ ROWS = {f"key {number}": number for number in range(200)}
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several runs, and several segments of bases."""
-    monkeypatch.setattr(seeding, "RUN_ROWS", 60)
-    monkeypatch.setattr(seeding, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(sorted_runs, "RUN_ROWS", 60)
+    monkeypatch.setattr(sorted_runs, "WINDOW_BYTES", 1)
     monkeypatch.setattr(seeding, "base_segment_bytes", lambda _: 1000)
     monkeypatch.setattr("statebackend._checkpoint.materialization.bases.FRAME_BYTES_MIN", 500)
     monkeypatch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 20)

@@ -85,6 +85,11 @@ class HeldRun:
         if changes is not None:
             self._changes = changes.taken(order if counts is None else _of_rows(order, counts))
 
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it has in memory."""
+        return self._hashes.nbytes + (0 if self._changes is None else self._changes.size_bytes)
+
     def hashes_in(self, place: int) -> Hashes:
         return self._hashes[self._borders[place] : self._borders[place + 1]]
 

@@ -6,46 +6,28 @@ Every row is checked before the job is claimed, so a wrong one has changed nothi
 nothing of the seed is visible, after it all of it is.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any, Final, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import msgspec
 
 from statebackend._backend.copy_writers import OpenUploader
-from statebackend._checkpoint.materialization.bases import base_segment_bytes, pack
+from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._clock import SystemClock
-from statebackend._codec.change_sets.changes import Changes
-from statebackend._local.scratch import open_scratch_in, scratch_parents
 from statebackend._log.position import Position
-from statebackend._threads import WorkerThreads
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
-from statebackend._upkeep.progress import Meter, Tell
+from statebackend._upkeep.progress import Tell
 from statebackend._upkeep.seeding.duplicates import (
     CHOICES,
     Duplicates,
-    changes_that_count,
-    may_repeat,
-    rows_of,
-    rows_that_count,
 )
-from statebackend._upkeep.seeding.encoders import Encoder
-from statebackend._upkeep.seeding.runs import Bins, HeldRun, Run, RunFile, windows
 from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
-from statebackend._upkeep.seeding.sources import Source, SourceRows, source_of
+from statebackend._upkeep.seeding.sorted_runs import SortedRuns, open_runs
+from statebackend._upkeep.seeding.sources import source_of
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
-from statebackend.errors import InputError, TableDiskError
-from statebackend.ids import Base, CheckpointId, ClockKind, RangeState, SourceMark, all_key_groups
-from statebackend.settings import KiB, MiB, Settings
-
-RUN_BYTES: Final = 32 * MiB
-"""Encoded rows of a state that are sorted together."""
-RUN_ROWS: Final = 1 << 20
-UNKNOWN_ROWS: Final = 1 << 62
-"""In place of the number of rows where it is not known: then the share of what was read stays 0."""
-WINDOW_BYTES: Final = 256 * KiB
-"""Bins that are smaller are read together."""
+from statebackend.errors import InputError
+from statebackend.ids import CheckpointId, ClockKind, RangeState, SourceMark, all_key_groups
+from statebackend.settings import Settings
 
 
 class SeedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +184,7 @@ def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: 
 
 
 async def _committed(
-    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: "SortedRuns", *, origin: Origin, tell: Tell
+    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: SortedRuns, *, origin: Origin, tell: Tell
 ) -> SeedReport:
     position = await opened.job.claim(await opened.job.look())
     check_empty(position, opened.settings)  # a commit may have been made while the rows were read
@@ -216,115 +198,3 @@ async def _committed(
     )
     segments, bytes_written = uploads.written
     return msgspec.structs.replace(report, checkpoint_id=checkpoint_id, segments=segments, bytes_written=bytes_written)
-
-
-class SortedRuns:
-    """The rows of all states of a seed, sorted in runs."""
-
-    def __init__(self, bins: Bins, threads: WorkerThreads, open_file: Callable[[], Any]) -> None:
-        self._bins = bins
-        self._threads = threads
-        self._open_file = open_file
-        self._runs: dict[str, list[Run]] = {}
-        self._kept: Duplicates = "refuse"
-        self.rows: dict[str, int] = {}
-        self.keys: dict[str, int] = {}
-
-    async def read(self, sources: Mapping[str, Source], encoders: Mapping[str, Encoder], tell: Tell) -> None:
-        """Read and sort the rows of each state. Raises what the sources and encoders raise."""
-        totals = [UNKNOWN_ROWS if each.total is None else each.total for each in sources.values()]
-        meter = Meter("reading", sum(totals), tell)
-        for name, source in sources.items():
-            self._runs[name], self.rows[name], self.keys[name] = [], 0, 0
-            encoder, rows = encoders[name], source.rows()
-            while (some := await self._threads.io(_next, rows)) is not None:
-                before = encoder.size_bytes
-                await self._threads.cpu(encoder.add, some)
-                self.rows[name] += len(some)
-                meter.step(len(some), changes=len(some), size_bytes=encoder.size_bytes - before)
-                if encoder.size_bytes >= RUN_BYTES or encoder.rows >= RUN_ROWS:
-                    await self._end_run(name, encoder)
-            if encoder.rows:
-                await self._end_run(name, encoder)
-
-    async def _end_run(self, name: str, encoder: Encoder) -> None:
-        runs = self._runs[name]
-        if runs and isinstance(held := runs[-1], HeldRun):
-            file: RunFile = await self._open_file()
-            runs[-1] = await self._threads.io(_stored, file, held)
-        run = await self._threads.cpu(lambda: HeldRun(encoder.take(), self._bins))
-        self.keys[name] += run.keys
-        runs.append(run)
-
-    async def check(self, duplicates: Duplicates) -> None:
-        """Look for keys that come twice. Raises `InputError` if they are refused."""
-        self._kept = duplicates
-        for name in self._runs:
-            self.keys[name] -= await self._threads.cpu(self._dropped, name)
-
-    def _dropped(self, name: str) -> int:
-        """How many rows of keys that come twice are not kept."""
-        runs, dropped = self._runs[name], 0
-        for place in range(self._bins.number if runs else 0):
-            if may_repeat([run.hashes_in(place) for run in runs]):
-                kept = rows_that_count(rows_of(runs, (place, place + 1)), self._kept, name)
-                dropped += sum(int((~each).sum()) for each in kept)
-        return dropped
-
-    async def write(self, uploads: Uploads, segment_bytes_max: int, tell: Tell) -> Sequence[Base]:
-        """Write the bases of all states. A segment at a time is in memory."""
-        groups = range(self._bins.max_parallelism)
-        pieces = pack(self._changes(), groups, segment_bytes_max=segment_bytes_max)
-        meter, reached, bases = Meter("writing", len(groups), tell), 0, list[Base]()
-        while (piece := await self._threads.cpu(next, pieces, None)) is not None:
-            changes = sum(frame.records for frame in piece.frames)  # before the upload, which empties the frames
-            bases.append(base := await uploads.base(piece))
-            end = piece.key_groups[-1].last + 1
-            meter.step(end - reached, changes=changes, size_bytes=base.size_bytes)
-            reached = end
-        return bases
-
-    def _changes(self) -> Iterator[Changes]:
-        for window in windows(list(self._runs.values()), self._bins, WINDOW_BYTES):
-            for name, runs in self._runs.items():
-                found = rows_of(runs, window)
-                if found and may_repeat([each.hashes for each in found]):
-                    kept = rows_that_count(found, self._kept, name)
-                    parts: Iterable[Sequence[Changes]] = map(changes_that_count, found, kept)
-                else:
-                    parts = [each.changes for each in found]
-                for each in parts:
-                    yield from each
-
-
-def _next(rows: Iterator[SourceRows]) -> SourceRows | None:
-    return next(rows, None)
-
-
-def _stored(file: RunFile, run: HeldRun) -> Run:
-    try:
-        return file.store(run)
-    except OSError as error:
-        raise TableDiskError(
-            "the disk for scratch files takes no more: make room, or set table_dir", reason=error.strerror
-        ) from error
-
-
-@asynccontextmanager
-async def open_runs(settings: Settings, threads: WorkerThreads) -> AsyncGenerator[SortedRuns]:
-    """The rows of a seed, none of them yet. Their file is made when it is needed, and gone when the context ends."""
-    async with AsyncExitStack() as stack:
-        made: list[RunFile] = []
-
-        async def opened(directory: Path) -> RunFile:
-            return RunFile(directory / "runs")
-
-        async def open_file() -> RunFile:
-            if not made:
-                parents = scratch_parents(settings.table_dir, settings.local)
-                file = await stack.enter_async_context(open_scratch_in(parents, threads, opened))
-                stack.callback(file.close)
-                made.append(file)
-            return made[0]
-
-        yield SortedRuns(Bins.of(settings.max_parallelism), threads, open_file)

@@ -1,0 +1,210 @@
+"""The rows of all states of a seed: read into sorted runs, looked through for keys that come twice, written as bases.
+
+One step goes on beside the next: a run is stored while the next one is read, and a segment is uploaded while the one
+behind it is put together.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from statebackend._checkpoint.materialization.bases import Piece, pack
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._local.scratch import open_scratch_in, scratch_parents
+from statebackend._tasks import open_tasks
+from statebackend._threads import WorkerThreads
+from statebackend._upkeep.offline.offline_commit import Uploads
+from statebackend._upkeep.progress import Meter, Tell
+from statebackend._upkeep.seeding.duplicates import (
+    Duplicates,
+    changes_that_count,
+    may_repeat,
+    rows_of,
+    rows_that_count,
+)
+from statebackend._upkeep.seeding.encoders import Encoder
+from statebackend._upkeep.seeding.runs import Bins, HeldRun, Run, RunFile, windows
+from statebackend._upkeep.seeding.sources import Source, SourceRows
+from statebackend.errors import TableDiskError
+from statebackend.ids import Base
+from statebackend.settings import KiB, MiB, Settings
+
+RUN_BYTES: Final = 32 * MiB
+"""Encoded rows of a state that are sorted together."""
+RUN_ROWS: Final = 1 << 20
+UNKNOWN_ROWS: Final = 1 << 62
+"""In place of the number of rows where it is not known: then the share of what was read stays 0."""
+WINDOW_BYTES: Final = 256 * KiB
+"""Bins that are smaller are read together."""
+
+
+class _Beside:
+    """One call at a time beside its caller, in `tasks`. Its error is raised by the next `begin`, or by `wait`."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._ended: anyio.Event | None = None
+        self._error: Exception | None = None
+
+    async def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the call before, and begin this one."""
+        await self.wait()
+        self._ended = anyio.Event()
+        self._tasks.start_soon(self._run, call, self._ended)
+
+    async def wait(self) -> None:
+        """Wait for the call under way, if there is one."""
+        if self._ended is not None:
+            await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _run(self, call: Callable[[], Awaitable[None]], ended: anyio.Event) -> None:
+        try:
+            await call()
+        except Exception as error:  # noqa: BLE001  # raised to the caller: a task group would wrap it
+            self._error = error
+        finally:
+            ended.set()
+
+
+class SortedRuns:
+    """The rows of all states of a seed, sorted in runs."""
+
+    def __init__(self, bins: Bins, threads: WorkerThreads, open_file: Callable[[], Awaitable[RunFile]]) -> None:
+        self._bins = bins
+        self._threads = threads
+        self._open_file = open_file
+        self._runs: dict[str, list[Run]] = {}
+        self._kept: Duplicates = "refuse"
+        self._repeated: set[tuple[str, int]] = set()  # states and bins in which hashes come twice
+        self.rows: dict[str, int] = {}
+        self.keys: dict[str, int] = {}
+
+    async def read(self, sources: Mapping[str, Source], encoders: Mapping[str, Encoder], tell: Tell) -> None:
+        """Read and sort the rows of each state. Raises what the sources and encoders raise."""
+        totals = [UNKNOWN_ROWS if each.total is None else each.total for each in sources.values()]
+        meter = Meter("reading", sum(totals), tell)
+        async with open_tasks() as tasks:
+            storing = _Beside(tasks)
+            for name, source in sources.items():
+                self._runs[name], self.rows[name], self.keys[name] = [], 0, 0
+                await self._read_one(name, source.rows(), encoders[name], meter, storing)
+            await storing.wait()
+
+    async def _read_one(
+        self, name: str, rows: Iterator[SourceRows], encoder: Encoder, meter: Meter, storing: _Beside
+    ) -> None:
+        while (some := await self._threads.io(_next, rows)) is not None:
+            before = encoder.size_bytes
+            await self._threads.cpu(encoder.add, some)
+            self.rows[name] += len(some)
+            meter.step(len(some), changes=len(some), size_bytes=encoder.size_bytes - before)
+            if encoder.size_bytes >= RUN_BYTES or encoder.rows >= RUN_ROWS:
+                await self._end_run(name, encoder, storing)
+        if encoder.rows:
+            await self._end_run(name, encoder, storing)
+        held = [run for runs in self._runs.values() for run in runs if isinstance(run, HeldRun)]
+        if sum(run.size_bytes for run in held) > RUN_BYTES and self._runs[name]:
+            await storing.begin(partial(self._store, self._runs[name], len(self._runs[name]) - 1))
+
+    async def _end_run(self, name: str, encoder: Encoder, storing: _Beside) -> None:
+        """Sort what the encoder has, and begin to store the run before."""
+        runs = self._runs[name]
+        if runs:
+            await storing.begin(partial(self._store, runs, len(runs) - 1))
+        run = await self._threads.cpu(lambda: HeldRun(encoder.take(), self._bins))
+        self.keys[name] += run.keys
+        runs.append(run)
+
+    async def _store(self, runs: list[Run], place: int) -> None:
+        held, file = runs[place], await self._open_file()
+        assert isinstance(held, HeldRun)
+        runs[place] = await self._threads.io(_stored, file, held)
+
+    async def check(self, duplicates: Duplicates) -> None:
+        """Look for keys that come twice. Raises `InputError` if they are refused."""
+        self._kept = duplicates
+        for name in self._runs:
+            self.keys[name] -= await self._threads.cpu(self._dropped, name)
+
+    def _dropped(self, name: str) -> int:
+        """How many rows of keys that come twice are not kept."""
+        runs, dropped = self._runs[name], 0
+        for place in range(self._bins.number if runs else 0):
+            if may_repeat([run.hashes_in(place) for run in runs]):
+                self._repeated.add((name, place))
+                kept = rows_that_count(rows_of(runs, (place, place + 1)), self._kept, name)
+                dropped += sum(int((~each).sum()) for each in kept)
+        return dropped
+
+    async def write(self, uploads: Uploads, segment_bytes_max: int, tell: Tell) -> Sequence[Base]:
+        """Write the bases of all states. A segment or two at a time are in memory."""
+        groups = range(self._bins.max_parallelism)
+        pieces = pack(self._changes(), groups, segment_bytes_max=segment_bytes_max)
+        meter, reached, bases = Meter("writing", len(groups), tell), 0, list[Base]()
+
+        async def upload(piece: Piece) -> None:
+            nonlocal reached
+            changes = sum(frame.records for frame in piece.frames)  # before the upload, which empties the frames
+            bases.append(base := await uploads.base(piece))
+            end = piece.key_groups[-1].last + 1
+            meter.step(end - reached, changes=changes, size_bytes=base.size_bytes)
+            reached = end
+
+        async with open_tasks() as tasks:
+            uploading = _Beside(tasks)
+            while (piece := await self._threads.cpu(next, pieces, None)) is not None:
+                await uploading.begin(partial(upload, piece))
+            await uploading.wait()
+        return bases
+
+    def _changes(self) -> Iterator[Changes]:
+        for window in windows(list(self._runs.values()), self._bins, WINDOW_BYTES):
+            for name, runs in self._runs.items():
+                found = rows_of(runs, window)
+                if any((name, place) in self._repeated for place in range(*window)):
+                    kept = rows_that_count(found, self._kept, name)
+                    parts: Iterable[Sequence[Changes]] = map(changes_that_count, found, kept)
+                else:
+                    parts = [each.changes for each in found]
+                for each in parts:
+                    yield from each
+
+
+def _next(rows: Iterator[SourceRows]) -> SourceRows | None:
+    return next(rows, None)
+
+
+def _stored(file: RunFile, run: HeldRun) -> Run:
+    try:
+        return file.store(run)
+    except OSError as error:
+        raise TableDiskError(
+            "the disk for scratch files takes no more: make room, or set table_dir", reason=error.strerror
+        ) from error
+
+
+@asynccontextmanager
+async def open_runs(settings: Settings, threads: WorkerThreads) -> AsyncGenerator[SortedRuns]:
+    """The rows of a seed, none of them yet. Their file is made when it is needed, and gone when the context ends."""
+    async with AsyncExitStack() as stack:
+        made: list[RunFile] = []
+
+        async def opened(directory: Path) -> RunFile:
+            return RunFile(directory / "runs")
+
+        async def open_file() -> RunFile:
+            if not made:
+                parents = scratch_parents(settings.table_dir, settings.local)
+                file = await stack.enter_async_context(open_scratch_in(parents, threads, opened))
+                stack.callback(file.close)
+                made.append(file)
+            return made[0]
+
+        yield SortedRuns(Bins.of(settings.max_parallelism), threads, open_file)
