@@ -154,6 +154,7 @@ async def open_changes(
                 "a commit of the feed is gone, perhaps swept: ask for the feed again, to be told where it can begin",
                 object=error.facts.get("object"),
             ) from error
+        _check_changes(commits[len(entries)])
         found = state_in(commits[-1], state)
         if shown_as is not None and can_read(shown_as, found):
             found = msgspec.structs.replace(shown_as, state_id=found.state_id)
@@ -177,6 +178,16 @@ async def open_changes(
                 yield batches
             finally:
                 batches.close()
+
+
+def _check_changes(first: Commit) -> None:
+    """Refuse a job's first commit if it was made as a whole: its rows are no changes, and would be missing."""
+    if first.parent is None and any(part.all_bases for part in first.ranges):
+        raise InputError(
+            "the first commit of the job was made as a whole, by a seed or a clone, and is no change: read the state "
+            "as of that checkpoint, and begin the feed behind it",
+            checkpoint_id=first.checkpoint_id,
+        )
 
 
 def _check_feed(state: StateDescriptor) -> None:

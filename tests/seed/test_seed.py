@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
+from statebackend._reading.feed import open_changes
 from statebackend._upkeep.seeding import sorted_runs
 from statebackend.errors import FencedError, InputError, KeyTypeError, ValueEncodeError
 from statebackend.objectstore import MemoryStore
@@ -293,9 +294,27 @@ async def test_a_job_that_has_a_state_is_not_seeded() -> None:
     async with sb.open_backend(SETTINGS, store=store) as backend:
         States(backend)
     await seed(store, {"value": {"a": Customer()}})
+    before = await objects_of(store)
     with pytest.raises(InputError, match="has a state already"):
         await seed(store, {"value": {"b": Customer()}})
+    assert await objects_of(store) == before  # not even a claim, which would fence its stream
     assert (await read(store))["value"] == {"a": Customer()}
+
+
+@run_virtual
+async def test_a_feed_begins_behind_the_seed() -> None:
+    """Its rows are no changes: a feed that began with it would lack them without a word."""
+    store = MemoryStore()
+    await seed(store, {"total": {"a": 1}})
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        States(backend).total.add("b", 2)
+        await backend.checkpoint(1)
+    with pytest.raises(InputError, match="made as a whole"):
+        async with open_changes(SETTINGS, "total", sequences=[1, 3], before=None, store=store):
+            pass
+    async with open_changes(SETTINGS, "total", sequences=[3], before=1, store=store) as batches:
+        found = [row["key"] async for batch in batches for row in batch.to_pylist()]
+    assert found == ["b"]
 
 
 @run_virtual

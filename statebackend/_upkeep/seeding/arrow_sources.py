@@ -163,18 +163,18 @@ def _batches_of(frame: Any) -> Iterator[Any]:
 
     Each batch comes as one row of bytes, since Spark hands rows over one by one.
     """
-    for row in frame.mapInArrow(_as_messages, "message binary").toLocalIterator(prefetchPartitions=True):
+
+    def as_messages(batches: Iterator[Any]) -> Iterator[Any]:  # a worker of Spark's need not have this library
+        arrow: Any = importlib.import_module("pyarrow")
+        for batch in batches:
+            sink = arrow.BufferOutputStream()
+            with arrow.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            yield arrow.record_batch([arrow.array([sink.getvalue().to_pybytes()], arrow.binary())], names=["message"])
+
+    for row in frame.mapInArrow(as_messages, "message binary").toLocalIterator(prefetchPartitions=True):
         with pa.ipc.open_stream(row[0]) as reader:
             yield from reader
-
-
-def _as_messages(batches: Iterator[Any]) -> Iterator[Any]:
-    """In a worker of Spark's."""
-    for batch in batches:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()], pa.binary())], names=["message"])
 
 
 def columns_of_pairs(
