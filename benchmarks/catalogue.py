@@ -77,6 +77,7 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
             [
                 ("following.reads", {"keys": 50_000, "rounds": 2}),
                 ("following.commits", {"keys": 100_000, "changes": 5_000, "commits": 5}),
+                ("following.holding", {"keys": 50_000, "changes": 10_000}),
                 ("following.promotion", {"keys": 50_000, "rounds": 2}),
                 ("following.serving", {"seconds": 10}),
             ],
