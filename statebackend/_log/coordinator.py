@@ -1,5 +1,6 @@
 """Builds the next commit from what the owners of the key groups contribute. For one job, one process does this."""
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from statebackend.ids import (
     CommitSummary,
     Epoch,
     KeyGroupRange,
+    Lifetime,
     SnapshotResult,
     SourceMark,
     StagedOutput,
@@ -195,7 +197,7 @@ class CheckpointCoordinator:
                 parent=None if self.base is None else self.base.sequence,
                 max_parallelism=self._max_parallelism,
                 ranges=tuple(snapshot.state for snapshot in ordered),
-                states=_merged(ordered),
+                states=_merged(ordered, self.base),
                 source=source,
                 marks=marks_after(None if self.base is None else self.base.summary, source),
                 outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
@@ -337,31 +339,41 @@ def _check_base(base: CheckpointId | None, snapshots: Sequence[SnapshotResult]) 
         )
 
 
-def _with_later_time(state: StateDescriptor, other: StateDescriptor | None) -> StateDescriptor:
-    """The state with the later beginning: owners whose time-to-live has a clock of its own read it one by one."""
-    mine, theirs = state.lifetime, None if other is None else other.lifetime
-    if mine is None or theirs is None or mine.untimed_since_s is None or theirs.untimed_since_s is None:
-        return state
-    later_s = max(mine.untimed_since_s, theirs.untimed_since_s)
-    return msgspec.structs.replace(state, lifetime=msgspec.structs.replace(mine, untimed_since_s=later_s))
-
-
-def _merged(snapshots: Sequence[SnapshotResult]) -> tuple[StateDescriptor, ...]:
+def _merged(snapshots: Sequence[SnapshotResult], base: Commit | None) -> tuple[StateDescriptor, ...]:
     """The states of every owner. A number must mean the same state everywhere: changes name their state by it."""
     states: dict[int, StateDescriptor] = {}
+    lifetimes: dict[int, list[Lifetime | None]] = {}
     for descriptor in (each for snapshot in snapshots for each in snapshot.states):
-        states[descriptor.state_id] = _with_later_time(descriptor, states.get(descriptor.state_id))
-    for snapshot in snapshots:
-        for descriptor in snapshot.states:
-            if states[descriptor.state_id] != _with_later_time(descriptor, states[descriptor.state_id]):
-                raise InputError(
-                    "owners have declared different states, or in another order",
-                    one=states[descriptor.state_id],
-                    other=descriptor,
-                )
+        plain = msgspec.structs.replace(descriptor, lifetime=None)
+        if states.setdefault(descriptor.state_id, plain) != plain:
+            raise InputError(
+                "owners have declared different states, or in another order",
+                one=states[descriptor.state_id],
+                other=plain,
+            )
+        lifetimes.setdefault(descriptor.state_id, []).append(descriptor.lifetime)
     if len({descriptor.name for descriptor in states.values()}) != len(states):
         raise InputError("owners have declared the same states in another order", states=sorted(states.items()))
-    return tuple(states[state_id] for state_id in sorted(states))
+    before = {} if base is None else {state.state_id: state.lifetime for state in base.states}
+    return tuple(
+        msgspec.structs.replace(states[state_id], lifetime=_lifetime(lifetimes[state_id], before.get(state_id)))
+        for state_id in sorted(states)
+    )
+
+
+def _lifetime(found: Sequence[Lifetime | None], before: Lifetime | None) -> Lifetime | None:
+    """The lifetime of a state of which each owner says one, after that of the commit before.
+
+    An owner that has not declared the state says that of before. Owners whose time-to-live has a clock of its own read
+    it one after the other: the latest counts.
+    """
+    changed = [each for each in found if each != before]
+    if not changed:
+        return before
+    timed = [each for each in changed if each is not None]
+    return max(
+        timed, key=lambda each: -math.inf if each.untimed_since_s is None else each.untimed_since_s, default=None
+    )
 
 
 def check_coverage(ranges: Sequence[KeyGroupRange], max_parallelism: int) -> None:

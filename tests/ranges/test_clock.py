@@ -101,3 +101,34 @@ def test_ranges_that_are_joined_have_the_earliest_timer(left: Any, right: Any, e
         (KeyGroupRange(6, 9), right),
     ):
         assert range_of(commit, key_groups).next_timer_s == found
+
+
+async def test_a_time_to_live_that_comes_later_counts_alike_in_all_ranges() -> None:
+    """Also in those without rows just then, and in one whose attempt has not declared the state."""
+    store = MemoryStore()
+
+    async def at(run: Run, owners: RangeOwners, now_s: float, ttl_s: float | None, opened: int = 3) -> set[sb.Key]:
+        """One batch, in which the first `opened` ranges get tasks; the keys that these see."""
+        seen = set[sb.Key]()
+
+        def work(backend: Any) -> None:
+            ttl = None if ttl_s is None else sb.TimeToLive(ttl_s)
+            state = backend.value_state("recent", int, ttl=ttl)
+            if now_s == 0:
+                state.update({key: 1 for key in range(40) if sb.owners.key_group(key, 12) in backend.key_groups})
+            seen.update(state)
+
+        clock = ClockMark(now_s, "event")
+        tasks = run.tasks(clock)
+        given = [await owners.contribute(task, work) for task in tasks[:opened]]
+        given += [await owners.contribute(task, lambda _: None) for task in tasks[opened:][:1]]
+        await run.commit(given, clock=clock)
+        return seen
+
+    async with open_run(SETTINGS, 3, store) as run, open_range_owners(store=store) as owners:
+        everything = await at(run, owners, 0, None)
+        assert len(everything) == 40
+        first = await at(run, owners, 1000, 100, opened=1)
+        assert first < everything
+        assert await at(run, owners, 1099, 100) == everything
+        assert await at(run, owners, 1100, 100) == set()
