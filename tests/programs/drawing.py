@@ -30,6 +30,7 @@ from tests.programs.program import (
     Slip,
     Start,
     Step,
+    Transform,
     Upkeep,
 )
 from tests.programs.slips import SLIPS
@@ -95,7 +96,7 @@ HELD_BACK = frozenset[str]()
 FRESH = 100_000
 """From this seed on are those that a commit draws for its tests. What would make them depend on threads, or has not
 been hunted for long, is drawn for the seeds before it alone."""
-YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby"})
+YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby", "transform"})
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
 BESIDE = ("", "", "", "store fails", "answers lost", "store refuses", "killed at a request")
 """The weather of what is done beside the stream."""
@@ -316,6 +317,9 @@ class _Drawing:
         )
         young: Mapping[str, Callable[[], Step]] = {
             "adopt": self.adopt,
+            "transform": lambda: Transform(
+                chance.randrange(9), *(chance.randrange(5) for _ in range(3)), *self.weather()
+            ),
             "rewrite": lambda: Rewrite(chance.choice(GROUPS), chance.choice(("", "first")), *self.weather()),
             "weather": lambda: Look(chance.choice(IN_PROCESS), chance.randrange(127), chance.choice((*WEATHERS,))),
         }

@@ -17,6 +17,8 @@ from tests.programs.weather import through_weather
 if TYPE_CHECKING:
     from tests.programs.running import Running
 
+UNREAD = "it cannot be read"
+"""Said of a file of RocksDB that no checkpoint names yet, since its writer is at work."""
 OLD_S = 2 * 86_400.0
 """So old is what may be swept, whatever it is: in a job that writes nothing it takes a day."""
 
@@ -56,9 +58,9 @@ def erase(running: "Running", step: Erase) -> None:
         with refused(FencedError):
             running.sink(running.frame(step.beside, running.batch_id), running.batch_id)
     running.next_run()
-    if "outbox" in running.job.output:  # what is still to be published is kept as it is: it goes with the next batch
+    if has_outbox := "outbox" in running.job.output:  # what is still to be published goes with the next batch
         running.batch(Batch())
-    _prove(running, keys, names)
+    _prove(running, keys, names, is_at_work=has_outbox)
 
 
 def _check_refusal(running: "Running", step: Erase, text: str, *, is_held: bool) -> None:
@@ -90,13 +92,14 @@ def _note(running: "Running", newest: int, states: list[Declared], keys: list[An
     running.line = [running.line[0]._replace(newest_batch=newest_batch)]
 
 
-def _prove(running: "Running", keys: list[Any], names: Any) -> None:
+def _prove(running: "Running", keys: list[Any], names: Any, *, is_at_work: bool) -> None:
     """Days later, a sweep deletes what is old, and no object that is left has the keys."""
     age(running.home / "primary", OLD_S)
     running.is_swept = True
     attend(sb.sweep(running.settings, dry_run=False, min_age_s=0.0))
     proof = attend(sb.verify_erased(running.settings, keys, states=names))
-    check("objects that have erased keys", [f"{each.key}: {each.reason}" for each in proof.holders], [])
+    found = [f"{each.key}: {each.reason}" for each in proof.holders if not (is_at_work and each.reason == UNREAD)]
+    check("objects that have erased keys", found, [])
 
 
 def age(root: Path, by_s: float) -> None:

@@ -1,13 +1,21 @@
 """The query goes elsewhere: its Spark checkpoint is put back, or the next run starts from a savepoint."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import statebackend as sb
-from statebackend.errors import MissingObjectError, RewindError, SettingsError, StateBackendError, WrongQueryError
+from statebackend.errors import (
+    InputError,
+    MissingObjectError,
+    RewindError,
+    SettingsError,
+    StateBackendError,
+    WrongQueryError,
+)
 from tests.programs.beside import newest_id
 from tests.programs.looking import refused
-from tests.programs.program import Adopt, FromSavepoint, Rewind, Rewrite
+from tests.programs.program import Adopt, FromSavepoint, Rewind, Rewrite, Transform
 from tests.programs.surroundings import attend
+from tests.programs.values import KEYS
 from tests.programs.weather import through_weather
 
 if TYPE_CHECKING:
@@ -80,6 +88,40 @@ def rewrite(running: "Running", step: Rewrite) -> None:
     running.committed(rewritten, held, None)
     running.line = [running.line[0]._replace(newest_batch=kept.newest_batch)]
     running.batch_id = 0 if kept.newest_batch is None else kept.newest_batch + 1
+    running.next_run()
+
+
+def transform(running: "Running", step: Transform) -> None:
+    """One key of a state is dropped, and another is given a new one. Not of a state from which values expire."""
+    readers = running.readers()
+    states = [each for each in readers.known(running.held, readers.keyed) if each.ttl_s is None]
+    if not states or not running.held.rows(state := states[step.state % len(states)]):
+        return
+    keys = KEYS[running.program.keys]
+    dropped, moved, to = (keys[number % len(keys)] for number in (step.dropped, step.moved, step.to))
+    running.sink.close()
+    held = running.held.copy()
+    entries, is_there = held.keyed[state.name], held.is_there(state, moved) and moved not in (dropped, to)
+    is_taken = is_there and to != dropped and held.is_there(state, to)
+    entries.pop(dropped, None)
+    if is_there:
+        entries[to] = entries.pop(moved)
+
+    def function(key: sb.Key, value: Any) -> Any:
+        return [] if key == dropped else [(to if key == moved else key, value)]
+
+    before = newest_id(running.settings)
+
+    def once() -> None:
+        if newest_id(running.settings) == before:  # else it was done, and nobody heard of it
+            attend(sb.transform(running.settings, state.name, function))
+
+    if is_taken:
+        with refused(InputError):
+            once()
+    else:
+        through_weather(running, step, once)
+        running.committed(newest_id(running.settings), held, None)
     running.next_run()
 
 

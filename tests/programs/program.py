@@ -237,6 +237,20 @@ class SeedAnew(Shown, frozen=True):
     fate: int = 0
 
 
+class Transform(Shown, frozen=True):
+    """The stream is stopped, and a state is changed by a function: one key is dropped, and one gets another key.
+
+    Where there is such a key already it is refused, and nothing has changed.
+    """
+
+    state: int
+    dropped: int
+    moved: int
+    to: int
+    weather: Weather = ""
+    fate: int = 0
+
+
 class Rewrite(Shown, frozen=True):
     """The stream is stopped, and the job gets so many key groups: its newest commit, or that of a savepoint."""
 
@@ -297,6 +311,7 @@ Step = (
     | Clone
     | Seed
     | SeedAnew
+    | Transform
 )
 
 

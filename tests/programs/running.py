@@ -48,6 +48,7 @@ from tests.programs.program import (
     Slip,
     Start,
     Step,
+    Transform,
     Upkeep,
 )
 from tests.programs.readers import MoreReaders
@@ -72,6 +73,7 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
     Look: beside.look,
     Rewind: moves.rewind,
     Rewrite: moves.rewrite,
+    Transform: moves.transform,
     Adopt: moves.adopt,
     FromSavepoint: moves.from_savepoint,
     Follow: following.follow,
