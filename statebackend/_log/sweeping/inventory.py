@@ -89,9 +89,9 @@ async def take_inventory(
     if end is not None:
         held = await _held(store, objects)
         async for commit in log.branch(end, listed=listed):
-            if len(retained) >= checkpoints_retained and commit.sequence < held:
-                break
             retained.append(commit)
+            if len(retained) >= checkpoints_retained and commit.sequence <= held:
+                break
     savepoints, last_sequence = Savepoints(store, log), -1 if end is None else end.sequence
     pinned, known = await _judge_markers(savepoints, objects, last_sequence)
     erasures = await _judge_erasures(savepoints, objects, last_sequence)
