@@ -181,7 +181,7 @@ def test_a_key_nested_without_end_is_refused() -> None:
         list(decode_parts(part(HEAD + b"\x01\x00" + column(b"\x91" * 100_000) + column([b""]))))
 
 
-@pytest.mark.parametrize("kind", [0, 3, 255])
+@pytest.mark.parametrize("kind", [0, 4, 255])
 def test_an_unknown_kind_is_told_from_damage(kind: int) -> None:
     """A later release may have written it."""
     with pytest.raises(UnknownKindError):

@@ -69,7 +69,7 @@ def test_honest_frame_and_segment_are_read() -> None:
     assert len(list(decode_segment(write_segment([HONEST], [ENTRY]), NAME))) == 1
 
 
-@pytest.mark.parametrize("kind", [0, 3, 255])
+@pytest.mark.parametrize("kind", [0, 4, 255])
 def test_changes_of_an_unknown_kind_are_told_from_damage(kind: int) -> None:
     """Every checksum is right, so a later release meant them: the message says to upgrade."""
     error_of(UnsupportedVersionError, decode_change_set, in_parts(bytes([kind]) + PART[1:]), NAME, 0)
