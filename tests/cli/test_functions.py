@@ -97,7 +97,7 @@ async def differences(settings: sb.Settings) -> list[reports.Difference]:
 
 
 async def of_one_key(settings: sb.Settings) -> reports.KeyHistory:
-    return await sb.history_of(settings, "legs", "N14228")
+    return await sb.history_of(settings, "legs", "k")
 
 
 async def newest_entry(settings: sb.Settings) -> list[reports.LogEntry]:
@@ -122,7 +122,7 @@ CALLS: list[tuple[tuple[str, ...], Callable[[sb.Settings], Coroutine[Any, Any, A
     (("dump",), rows),
     (("export", "legs", "legs.parquet"), exported),
     (("diff", "before-migration", "13"), differences),
-    (("log", "legs", "N14228"), of_one_key),
+    (("log", "legs", "k"), of_one_key),
     (("watch", "--count", "1"), newest_entry),
     (("rewrite", "--max-parallelism", "7", "--dry-run"), rewrite_dry),
     (("erase", "k", "--savepoints", "drop", "--dry-run"), erase_dry),

@@ -67,6 +67,18 @@ def test_get_prints_the_value_of_one_key(fleet: Place) -> None:
     assert (status, "legs" in printed) == (cli.WRONG_CALL, True)
 
 
+def test_log_has_a_line_for_each_commit_that_changed_a_key(fleet: Place) -> None:
+    """And one that says how far back they go."""
+    status, printed = fleet.run("log", "legs", "N1")
+    *changes, end = printed.splitlines()
+    assert status == cli.OK
+    assert changes[0].endswith("checkpoint 21: 1 -> 10  (also in columns)")
+    assert "null -> 1" in changes[1]
+    assert end.startswith("the job began with checkpoint ")
+    status, printed = fleet.run("log", "legs", "N1", "--since", "yesterday")
+    assert (status, "ISO 8601" in printed) == (cli.WRONG_CALL, True)
+
+
 def test_scan_finds_keys_by_how_they_begin(fleet: Place) -> None:
     """A tuple by its first part; with the values or without."""
 
