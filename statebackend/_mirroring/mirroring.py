@@ -128,6 +128,8 @@ class Mirroring:
         self._last = newest
         self._fitted = None
         self._is_known = True
+        if self._at is not None:
+            self.report = self._reported(self._at)
 
     def _check(self, newest: MirrorStep | None, found: MirrorMark) -> None:
         mirror, place = self._mirror, self._target.place
@@ -322,17 +324,22 @@ class Mirroring:
                 planned.reason,
             )
         self.report = msgspec.structs.replace(
-            done,
+            self._reported(last),
             steps=done.steps + 1,
             commits=done.commits + len(planned.commits),
             rows=done.rows + rows,
-            checkpoint_id=int(last.checkpoint_id),
-            committed_at_s=last.committed_at_s,
             anew=(*done.anew, planned.reason) if planned.reason else done.anew,
-            view=self._target.view() if mirror.form == "log" else None,
         )
         self._observer.mirrored(
             mirror.name, commits=len(planned.commits), rows=rows, seconds=seconds, anew=planned.reason or None
+        )
+
+    def _reported(self, stands_at: Commit | MirrorStep) -> MirrorReport:
+        return msgspec.structs.replace(
+            self.report,
+            checkpoint_id=int(stands_at.checkpoint_id),
+            committed_at_s=stands_at.committed_at_s,
+            view=self._target.view() if self._mirror.form == "log" else None,
         )
 
 

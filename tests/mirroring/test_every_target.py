@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._mirroring.target import check_form
 from statebackend.errors import InputError
 from statebackend.testing import Fail, FaultyStore
 from tests.log.swept import HOUR_S
@@ -110,6 +111,17 @@ class Life:
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_life(place: Place, seed: int) -> None:
     await Life(place, seed).run(25)
+
+
+async def test_a_look_that_finds_nothing_new_tells_the_view_as_well(place: Place) -> None:
+    """Of a process that has just begun, too: it has not read the columns from the state."""
+    job = Job()
+    await job.commit({"a": EWR})
+    before = await job.mirror(place.target(), form=place.form)
+    after = await job.mirror(place.target(), form=place.form)
+    assert (after.commits, after.rows, after.view) == (0, 0, before.view)
+    assert (after.checkpoint_id, after.committed_at_s) == (before.checkpoint_id, before.committed_at_s)
+    assert (after.view is None) == (check_form(place.target(), place.form) == "table")
 
 
 async def test_killed_at_every_step(place: Place) -> None:

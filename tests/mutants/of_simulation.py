@@ -491,4 +491,12 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "_judge_restored",
         tries=200,
     ),
+    Mutant(
+        "a promotion that has caught up is refused",
+        "statebackend._following.following",
+        "if (jumped and self.state.commit.sequence > commit.sequence) or jumps > SWEPT_MAX:",
+        "if self.state.commit.stamp == commit.stamp:",
+        "_judge_overtaken",
+        tries=200,
+    ),
 )

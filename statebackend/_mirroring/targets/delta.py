@@ -5,7 +5,7 @@ transaction of the mirror, so of two that write the same step one fails: Delta r
 """
 
 import importlib
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ class DeltaTarget(MirrorTarget):
         self._threads = FileThreads(1)
         self._table: MirrorTable | None = None
         self._schema: Schema = None
+        self._shown: Sequence[str] = ()
 
     @property
     def place(self) -> str:
@@ -78,7 +79,7 @@ class DeltaTarget(MirrorTarget):
         await finish(self._threads.io, self._write, rows)
 
     def view(self) -> str | None:
-        return None if self._schema is None else newest_view(self._schema.names, f"delta_scan('{self._uri}')")
+        return newest_view(self._shown, f"delta_scan('{self._uri}')") if self._shown else None
 
     def _opened(self) -> Any:
         """The table as it is now, `None` if there is none."""
@@ -94,6 +95,7 @@ class DeltaTarget(MirrorTarget):
         """The newest step that the table has; 0 if somebody else has changed its rows since."""
         if table is None or not table.file_uris():
             return MirrorMark(is_empty=True)
+        self._shown = [field.name for field in table.schema().fields]
         is_changed = False
         for commit in table.history(LOOKED_BACK):
             if MIRROR_KEY in commit:
@@ -106,6 +108,7 @@ class DeltaTarget(MirrorTarget):
         if table.form == "table":
             schema = schema.insert(0, pa.field(PARTITION, pa.int32()))
         self._table, self._schema = table, fitting(schema, self.place)
+        self._shown = self._schema.names
         with self._translated():
             there = self._opened()
             if there is None:

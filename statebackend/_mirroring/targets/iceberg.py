@@ -5,7 +5,7 @@ switched off by a property of the table: of two that write the same step one fai
 """
 
 import importlib
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ class IcebergTarget(MirrorTarget):
         self._properties = properties
         self._threads = FileThreads(1)
         self._schema: Schema = None
+        self._shown: Sequence[str] = ()
 
     @property
     def place(self) -> str:
@@ -80,13 +81,15 @@ class IcebergTarget(MirrorTarget):
         await finish(self._threads.io, self._write, rows)
 
     def view(self) -> str | None:
-        return None if self._schema is None else newest_view(self._schema.names, self._name)
+        return newest_view(self._shown, self._name) if self._shown else None
 
     def _find(self) -> MirrorMark:
         with self._translated():
             if not self._loaded.table_exists(self._name):
                 return MirrorMark(is_empty=True)
-            return self._mark(self._loaded.load_table(self._name))
+            table = self._loaded.load_table(self._name)
+            self._shown = [field.name for field in table.schema().fields]
+            return self._mark(table)
 
     @staticmethod
     def _mark(table: Any) -> MirrorMark:
@@ -104,6 +107,7 @@ class IcebergTarget(MirrorTarget):
 
     def _fit(self, table: MirrorTable) -> None:
         self._schema = fitting(table.schema, self.place, has_times=True)
+        self._shown = self._schema.names
         with self._translated():
             if not self._loaded.table_exists(self._name):
                 self._loaded.create_table(self._name, schema=self._schema, properties={RETRIES_KEY: "0"})

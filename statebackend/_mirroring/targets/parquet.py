@@ -70,8 +70,8 @@ class ParquetTarget(MirrorTarget):
             others = [info.key async for info in self._store.list("") if info.key.endswith(".parquet")]
             return MirrorMark(is_empty=not others)
         body = await self._store.get(max(final))
-        metadata = await self._threads.cpu(_metadata_of, body)
-        return MirrorMark(metadata, int(max(final).removesuffix(".parquet")))
+        mirror_id, self._columns = await self._threads.cpu(_told_by, body)
+        return MirrorMark(mirror_id, int(max(final).removesuffix(".parquet")))
 
     async def fit(self, table: MirrorTable) -> None:
         try:
@@ -127,10 +127,12 @@ def _none(rows: MirrorRows) -> RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
-def _metadata_of(body: bytes) -> str | None:
-    found: dict[bytes, bytes] = _parquet().read_schema(pa.BufferReader(body)).metadata or {}
+def _told_by(body: bytes) -> tuple[str | None, Sequence[str]]:
+    """The id of the mirror that has written a file, and the file's columns."""
+    schema = _parquet().read_schema(pa.BufferReader(body))
+    found: dict[bytes, bytes] = schema.metadata or {}
     mirror_id = found.get(MIRROR_KEY)
-    return None if mirror_id is None else mirror_id.decode()
+    return None if mirror_id is None else mirror_id.decode(), schema.names
 
 
 def _parquet() -> Any:
