@@ -73,6 +73,7 @@ def test_a_whole_file_has_every_row(tmp_path: Path) -> None:
     assert sum(part.head.pages for part in open_run(path, handle).parts) > 3
 
 
+@pytest.mark.timeout(3600 if EVERY_BYTE else 180)
 def test_every_flipped_bit_is_refused_before_its_value_is_used(tmp_path: Path) -> None:
     """At the opening, or when its page is first read. `EVERY_BYTE=1` for the long form."""
     path, handle = segment_of(tmp_path, 300)

@@ -148,8 +148,9 @@ class BaseWriter:
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE:
             return
-        due = due or self._cannot_merge or self._states.want_base
-        if not self._schedule.is_due(committed, now_s, in_files=rocksdb is not None, due=due, opening=opening):
+        is_due = partial(self._schedule.is_due, committed, now_s, in_files=rocksdb is not None, opening=opening)
+        by_triggers = is_due(due=due or self._cannot_merge)
+        if not by_triggers and not (self._states.want_base and is_due(due=True)):
             if not opening:
                 self._begin_merge(committed.changelog)
             return
@@ -165,6 +166,11 @@ class BaseWriter:
         if self._start(partial(self._run, write, key_groups)):
             # Groups changed from here on are not in this run: they count as changed since the bases it writes.
             self._changed = set[int]()
+            if not by_triggers:
+                _logger.info(
+                    "bases are due, since changed rows take half of table_memory_bytes: key_groups=%d",
+                    len(key_groups),
+                )
 
     def _begin_merge(self, changelog: Sequence[ChangeSetHandle]) -> None:
         if (place := self._merging.due(changelog)) is not None:
