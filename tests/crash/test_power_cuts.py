@@ -20,7 +20,7 @@ from tests.crash.disk import Directory, File, Forgets, Outcome, Recorder, lay_do
 from tests.faults.file_calls import watched
 
 
-@pytest.mark.parametrize(("table", "steps"), [("heap", 5), ("rocksdb", 2)])
+@pytest.mark.parametrize(("table", "steps"), [("heap", 5), ("rocksdb", 2), ("runs", 2)])
 def test_an_acknowledged_checkpoint_is_there_after_a_power_cut(table: str, steps: int) -> None:
     """Two lives, cut at steps and with outcomes that the seed draws; the second begins on what the first has left."""
     count = CutPower(1, table, steps=steps).run(2)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pyarrow as pa
 
 import statebackend as sb
 from statebackend.errors import SettingsError, StateBackendError
@@ -81,6 +82,12 @@ class Job:
         self.begun = max(self.begun, batch)
         self.silent.discard(batch)
         add(backend, changes_of(batch))
+        if self.settings.table == "runs":
+            for key, number in changes_of(batch):
+                columns, row = columns_of(backend), {"n": number, "batches": str(batch)}
+                if (old := columns.get(key)) is not None:
+                    row = {"n": number + old["n"], "batches": f"{old['batches']} {batch}"}
+                columns[key] = row
         await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch), **options)
         self.acknowledged = max(self.acknowledged, batch)
 
@@ -117,7 +124,7 @@ class Job:
         async with self.open(store=self.well) as backend:
             found = batch_of(backend)
             assert self.acknowledged <= found <= self.begun, "an acknowledged batch is lost, or one is from nowhere"
-            assert contents(backend) == expected(found), f"the state is not that of batch {found}"
+            self.check(backend, found)
             for _ in range(2):
                 await self.publish(backend)
                 batch = found + 1
@@ -137,13 +144,21 @@ class Job:
         report = await sb.verify(self.settings, store=self.well)
         assert not report.damages, report.damages
         async with self.open(store=self.well, read_only=True) as backend:
-            assert contents(backend) == expected(newest)
+            self.check(backend, newest)
         names = {each.name for each in await sb.savepoints(self.settings, store=self.well)}
         assert self.named <= names, "a savepoint is lost"
         for name in sorted(names):
             settings = await self._settings_for(savepoint=name)
             async with sb.open_backend(settings, store=self.well, read_only=True, savepoint=name) as backend:
-                assert contents(backend) == expected(self.kept[name])
+                self.check(backend, self.kept[name])
+
+    def check(self, backend: sb.StateBackend, batch: int) -> None:
+        """The state is that of so many batches; over runs, so is a columnar one."""
+        assert contents(backend) == expected(batch), f"the state is not that of batch {batch}"
+        if self.settings.table == "runs":
+            columns = {key: (row["n"], row["batches"]) for key, row in columns_of(backend).items()}
+            rows = {key: (sum(numbers), " ".join(map(str, numbers))) for key, numbers in expected(batch)[1].items()}
+            assert columns == rows, f"the columns are not those of batch {batch}"
 
     async def rewrite(self, max_parallelism: int, store: sb.ObjectStore) -> None:
         """Give it another number of key groups. If that fails, `look` says whether it has happened."""
@@ -182,6 +197,11 @@ def batch_of(backend: sb.StateBackend) -> int:
 def contents(backend: sb.StateBackend) -> tuple[dict[sb.Key, int], dict[sb.Key, list[int]]]:
     sums, rows = backend.value_state("sum", int, default=0), backend.list_state("rows", int)
     return dict(sums), {key: list(rows[key]) for key in rows}
+
+
+def columns_of(backend: sb.StateBackend) -> sb.ColumnarState:
+    """For each key the sum, and the batches that it is of."""
+    return backend.columnar_state("columns", pa.schema([("n", pa.int64()), ("batches", pa.string())]), key=pa.string())
 
 
 def expected(batch: int) -> tuple[dict[sb.Key, int], dict[sb.Key, list[int]]]:
