@@ -11,6 +11,7 @@ process. Here both raise.
 import logging
 import os
 import struct
+import sys
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,7 @@ class OpenFile:
 
     def hasten(self, offsets: Sequence[int], length: int) -> None:
         """Have the system read these places ahead, all at once, where it can."""
-        if hasattr(os, "posix_fadvise"):
+        if sys.platform == "linux":
             with suppress(OSError):
                 for offset in offsets:
                     os.posix_fadvise(self._number, offset, length, os.POSIX_FADV_WILLNEED)

@@ -56,7 +56,7 @@ def query_log(metadata: str, offsets: Mapping[str, str], commits: Mapping[str, s
             begun=begun,
             committed=done,
         )
-    offset_version, head, *_ = _lines(offsets[str(begun)], ("offsets", begun), OFFSET_VERSIONS)
+    offset_version, head, *_ = _lines(offsets[str(done)], ("offsets", done), OFFSET_VERSIONS)
     commit_version, committed, *_ = _lines(commits[str(done)], ("commits", done), COMMIT_VERSIONS)
     try:
         batch, end = msgspec.json.decode(head), msgspec.json.decode(committed)
