@@ -136,7 +136,7 @@ def _mirror_cells(row: MirrorRow) -> tuple[str, ...]:
 
 def mirror_lines(done: MirrorReport) -> Iterator[str]:
     """The work of a mirror, for people."""
-    if done.checkpoint_id is None:
+    if not done.steps:
         yield f"mirror {done.name}: nothing to do, its table has the newest commit"
         return
     for reason in done.anew:
