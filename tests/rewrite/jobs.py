@@ -119,10 +119,10 @@ async def read(settings: sb.Settings, store: sb.ObjectStore, **options: Any) -> 
         return states.read()
 
 
-async def objects_of(store: sb.ObjectStore) -> dict[str, bytes]:
+async def objects_of(store: sb.ObjectStore, job: str = JOB) -> dict[str, bytes]:
     """The objects of the job, by their keys below it."""
-    keys = [info.key async for info in store.list(f"{JOB}/")]
-    return {key.removeprefix(f"{JOB}/"): await store.get(key) for key in keys}
+    keys = [info.key async for info in store.list(f"{job}/")]
+    return {key.removeprefix(f"{job}/"): await store.get(key) for key in keys}
 
 
 async def newest_commit(store: sb.ObjectStore) -> Commit:

@@ -1,17 +1,18 @@
 """Killed at any of its requests, or with any answer lost, a seed has happened as a whole or not at all."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import statebackend as sb
-from statebackend._upkeep.seeding import seed as seeding
 from statebackend._upkeep.seeding import sorted_runs
-from statebackend.errors import InputError, StateBackendError
+from statebackend.errors import FencedError, InputError, StateBackendError
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import CrashStore, Fail, FaultyStore, Moment, run_virtual
+from statebackend.testing import CrashStore, Fail, Fault, FaultyStore, Moment, run_virtual
 from tests import invariants
 from tests.rewrite.jobs import JOB, objects_of, settings_of
 
@@ -25,7 +26,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several runs, and several segments of bases."""
     monkeypatch.setattr(sorted_runs, "RUN_ROWS", 60)
     monkeypatch.setattr(sorted_runs, "WINDOW_BYTES", 1)
-    monkeypatch.setattr(seeding, "base_segment_bytes", lambda _: 1000)
+    monkeypatch.setattr("statebackend._upkeep.seeding.seed.base_segment_bytes", lambda _: 1000)
     monkeypatch.setattr("statebackend._checkpoint.materialization.bases.FRAME_BYTES_MIN", 500)
     monkeypatch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 20)
 
@@ -96,6 +97,54 @@ async def test_no_answer_is_one_whose_loss_tears_it(moment: Moment) -> None:
         was_there = await is_there(store)
         await complete(store, was_there=was_there)
     assert number > 8
+
+
+@dataclass(kw_only=True, eq=False)
+class Commits(Fault):
+    """Another process opens the job, and commits."""
+
+    to: sb.ObjectStore
+
+    async def strike(self) -> None:
+        async with sb.open_backend(SETTINGS, store=self.to) as backend:
+            states(backend)["theirs"] = 1
+            await backend.checkpoint(0)
+
+
+@pytest.mark.parametrize("place", range(1, 12))
+@run_virtual
+async def test_a_commit_that_another_makes_meanwhile_stays_alone(place: int) -> None:
+    """Before whichever request of the seed it comes: the seed finds it, is fenced, or was first and is gone on from."""
+    store = MemoryStore()
+    other = Commits(nth=place, to=store)
+    refused: StateBackendError | None = None
+    try:
+        await seed(FaultyStore(store, [other]))
+    except (InputError, FencedError) as error:
+        refused = error
+    assert other.matched >= place, "the seed has fewer requests"
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        found = dict(states(backend))
+    assert found == ({"theirs": 1} if refused is not None else ROWS | {"theirs": 1}), refused
+
+
+@run_virtual
+async def test_a_commit_that_is_made_while_rows_are_read_is_found() -> None:
+    """By the look behind the claim; and the rows were read to their end, so it came amid them."""
+    store, read = MemoryStore(), list[int]()
+
+    def rows() -> Iterator[tuple[str, int]]:  # in a thread
+        for number, pair in enumerate(ROWS.items()):
+            if number == len(ROWS) // 2:
+                asyncio.run(Commits(to=store).strike())
+            read.append(number)
+            yield pair
+
+    with pytest.raises(InputError, match="has a state already"):
+        await sb.seed(SETTINGS, states, {"value": rows()}, store=store)
+    assert len(read) == len(ROWS)
+    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+        assert dict(states(backend)) == {"theirs": 1}
 
 
 @run_virtual

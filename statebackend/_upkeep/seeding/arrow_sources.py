@@ -15,19 +15,19 @@ from statebackend._columns.arrow import pa
 from statebackend._columns.batch.numbered_keys import column_in
 from statebackend._columns.batch.user_keys import keys_from, keys_of
 from statebackend._columns.fitting import array_of_values, fits, fitted
-from statebackend._upkeep.seeding.sources import Source, SourceRows
+from statebackend._upkeep.seeding.source_rows import Source, SourceRows
 from statebackend.errors import InputError, KeyTypeError
 from statebackend.ids import Key
 
 KEY_GROUP: Final = "key_group"
 VALUE: Final = "value"
 ROWS_AT_ONCE: Final = 1 << 16
-"""SourceRows that are read from Parquet together, and checked together."""
+"""Rows that are read from Parquet together, and checked together."""
 _SUFFIXES: Final = (".parquet", ".pq")
 
 
 class ArrowRows(SourceRows):
-    """SourceRows of a batch. `key`: the names of the columns of their keys."""
+    """Rows of a batch. `key`: the names of the columns of their keys."""
 
     def __init__(self, first: int, batch: Any, key: str | Sequence[str]) -> None:
         super().__init__(first)

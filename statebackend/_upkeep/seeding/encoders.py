@@ -13,7 +13,7 @@ from statebackend._codec.columns import Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._tables.key_groups import groups_of_hashes, hashes_of
-from statebackend._upkeep.seeding.sources import SourceRows
+from statebackend._upkeep.seeding.source_rows import SourceRows
 from statebackend.errors import InputError
 from statebackend.ids import Key
 
@@ -25,7 +25,7 @@ CHANGE_BYTES: Final = 64
 
 
 class Encoded(NamedTuple):
-    """SourceRows of one state, encoded, in the order in which they came.
+    """Rows of one state, encoded, in the order in which they came.
 
     `hashes`: of the key of each row. `counts`: how many changes each row takes; `None` if it is one for each. There are
     no `changes` if no row takes any, as those of empty lists.

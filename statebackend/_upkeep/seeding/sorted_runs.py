@@ -29,7 +29,7 @@ from statebackend._upkeep.seeding.duplicates import (
 )
 from statebackend._upkeep.seeding.encoders import Encoder
 from statebackend._upkeep.seeding.runs import Bins, HeldRun, Run, RunFile, windows
-from statebackend._upkeep.seeding.sources import Source, SourceRows
+from statebackend._upkeep.seeding.source_rows import Source, SourceRows
 from statebackend.errors import TableDiskError
 from statebackend.ids import Base
 from statebackend.settings import KiB, MiB, Settings

@@ -1,53 +1,21 @@
 """The sources of a seed: pairs of Python values, or batches of Arrow, some thousands at a time.
 
-`SourceRows` is what each source is cut into. An encoder asks for the form that its kind of state takes.
+Those of Arrow are found by name, since they need an extra.
 """
 
 import importlib
 import itertools
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from statebackend._upkeep.seeding.source_rows import Source, SourceRows
 from statebackend.errors import InputError
 from statebackend.ids import Key
 
 PAIRS_AT_ONCE: Final = 4096
 """Pairs that are taken from an iterable, and encoded, together."""
-
-
-PAIR: Final = 2
-
-
 _PAIR: Final = 2
-
-
-class SourceRows(ABC):
-    """Some rows of a source. `first` is the number of the first one, from 0."""
-
-    def __init__(self, first: int) -> None:
-        self.first: Final = first
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """The number of rows."""
-
-    @abstractmethod
-    def pairs(self) -> tuple[Sequence[Key], Sequence[Any]]:
-        """The keys and what each is set to, as Python values. Raises `InputError`, `KeyTypeError` for null keys."""
-
-    @abstractmethod
-    def columns(self, schema: Any, key_type: Any) -> tuple[Any, Mapping[str, Any]]:
-        """The keys as an array of `key_type`, and an array for each column of `schema`.
-
-        Raises `InputError` for columns that are missing, unknown or of another type, `KeyTypeError`,
-        `ValueEncodeError`.
-        """
-
-    @abstractmethod
-    def row(self, number: int) -> "SourceRows":
-        """One of the rows alone."""
 
 
 class Pairs(SourceRows):
@@ -70,16 +38,6 @@ class Pairs(SourceRows):
 
     def row(self, number: int) -> "Pairs":
         return Pairs(self.first + number, [self._keys[number]], [self._values[number]])
-
-
-class Source(ABC):
-    """The rows of one state. `total`: how many there are, if that is known before they are read."""
-
-    total: int | None = None
-
-    @abstractmethod
-    def rows(self) -> Iterator[SourceRows]:
-        """The rows, once. May block. Raises `InputError` if they cannot be read, and what the user's iterable does."""
 
 
 class PairSource(Source):
