@@ -239,7 +239,7 @@ def lowest(session: nox.Session) -> None:
     resolved = str(Path(session.create_tmp(), "lowest.txt"))
     session.install("uv>=0.9")
     extras = ("--extra", "spark", "--extra", "test")
-    session.run(
+    session.run_install(
         "uv", "pip", "compile", "-q", "--resolution", "lowest-direct", *extras, "pyproject.toml", "-o", resolved
     )
     session.install("-r", resolved)

@@ -37,8 +37,8 @@ def item_of(type_: DataType) -> np.dtype[Any] | None:
     if types.is_boolean(type_):
         return np.dtype(np.bool_)
     if types.is_integer(type_) or types.is_floating(type_):
-        item: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
-        return item
+        kind = "f" if types.is_floating(type_) else "i" if types.is_signed_integer(type_) else "u"
+        return np.dtype(f"{kind}{type_.byte_width}")  # `to_pandas_dtype` imports pandas before pyarrow 24
     if types.is_temporal(type_) and not types.is_interval(type_):
         return np.dtype(f"<i{type_.byte_width}")
     if types.is_decimal128(type_) or (types.is_fixed_size_binary(type_) and type_.byte_width > 0):

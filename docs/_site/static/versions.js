@@ -1,4 +1,5 @@
-// Fills the switch of versions from `versions.json` in the folder above this site, if that can be read.
+// Fills the switch of versions from `versions.json` in the folder above this site, if that can be read. It leads to the
+// same page of the other version, or to its first one if it has no such page.
 document.addEventListener("DOMContentLoaded", async () => {
   const place = document.querySelector(".versions select");
   if (!place || !location.protocol.startsWith("http")) return;
@@ -8,7 +9,10 @@ document.addEventListener("DOMContentLoaded", async () => {
   const own = place.value;
   for (const version of await answer.json()) if (version !== own) place.add(new Option(version, version));
   place.disabled = place.options.length < 2;
-  place.addEventListener("change", () => {
-    location.href = new URL(`../${place.value}/${location.href.slice(root.href.length)}`, root).href;
+  place.addEventListener("change", async () => {
+    const first = new URL(`../${place.value}/`, root);
+    const same = new URL(location.href.slice(root.href.length), first);
+    const found = await fetch(same, { method: "HEAD" }).catch(() => null);
+    location.href = (found?.ok ? same : first).href;
   });
 });
