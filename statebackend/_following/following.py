@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from statebackend._checkpoint.chain import added_by
 from statebackend._codec.commit import Claim, Commit, Entry
-from statebackend._following.chain import added_by
 from statebackend._following.followed_state import StateAtCommit, open_followed
 from statebackend._following.log_steps import ANSWER_S, LogSteps, in_time
 from statebackend._following.pins import pinned

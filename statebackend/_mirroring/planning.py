@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
+from statebackend._checkpoint.chain import added_by
 from statebackend._codec.commit import Commit
-from statebackend._following.chain import added_by
 from statebackend._log.mirror_steps import Kind, MirrorStep
 from statebackend._reading.feed import Stretch, stretch
 from statebackend._upkeep.job_primary import JobPrimary

@@ -3,12 +3,14 @@
     log, newest first, a window at a time -> of each commit the change sets that it added -> those of the key's group
     -> the changes of the key -> the value before all of them, read once -> applied one after the other
 
-So each entry of the kept log is read once, and of the state no more than the part of one key group.
+So each entry of the kept log is read once, and of the state no more than the part of one key group. That part is read
+again at each commit whose changes do not explain it: one that was made as a whole, such as a seed or a transformation.
 """
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +18,7 @@ import numpy as np
 
 from statebackend._backend.stores import local_to_read
 from statebackend._changelog.changelog_reader import SegmentRead, changes_of, plan_reads
+from statebackend._checkpoint.chain import added_by
 from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
 from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import GROUP, Changes
@@ -59,11 +62,15 @@ class _ToRead(NamedTuple):
 
 
 class _Touched(NamedTuple):
-    """The changes that a commit made to the key in the state that is asked for, and all states where it made some."""
+    """The changes that a commit made to the key in the state that is asked for, and all states where it made some.
+
+    `is_whole`: they do not explain the state of the commit, which has to be read.
+    """
 
     commit: Commit
     changes: Sequence[Changes]
     states: tuple[str, ...]
+    is_whole: bool
 
 
 async def history_of(
@@ -196,7 +203,7 @@ class _Search:
             await in_order(elsewhere, self._fetch, take, concurrency_max=concurrency_max)
 
         await told_if_swept(self._primary, some[-1].commit, reading())
-        touched = (self._touched(made.commit, found[made.commit.sequence]) for made in some)
+        touched = (self._touched(made, found[made.commit.sequence]) for made in some)
         return [each for each in touched if each is not None]
 
     def _reads(self, made: _Made) -> Sequence[SegmentRead]:
@@ -229,15 +236,50 @@ class _Search:
                 found += of_key((part,), self._key)
         return found
 
-    def _touched(self, commit: Commit, found: Sequence[Changes]) -> _Touched | None:
+    def _touched(self, made: _Made, found: Sequence[Changes]) -> _Touched | None:
+        commit, is_whole = made.commit, self._is_whole(made)
         ids = self._ids_in(commit)
-        if not (mine := [self._placed(each) for each in found if each.state_id in ids]):
+        mine = [self._placed(each) for each in found if each.state_id in ids]
+        if not mine and not is_whole:
             return None
         names = {each.state_id: each.name for each in commit.states}
-        return _Touched(commit, mine, tuple(dict.fromkeys(names[each.state_id] for each in found)))
+        states = dict.fromkeys(names[each.state_id] for each in found) | ({} if mine else {self._state.name: None})
+        return _Touched(commit, mine, tuple(states), is_whole)
+
+    def _is_whole(self, made: _Made) -> bool:
+        """True for a commit that may hold for the key's group what no change tells."""
+        if made.parent is None:
+            return any(part.all_bases for part in made.commit.ranges)
+        parent, commit = (msgspec.structs.replace(each, states=()) for each in (made.parent, made.commit))
+        return isinstance(added_by(parent, [commit], self._group_in(commit)), str)
 
     async def applied(self, before: Commit | None, touched: Sequence[_Touched]) -> tuple[Any, Sequence[KeyChange]]:
         """The value as of the commit before, nothing for `None`, and the changes behind it, newest first."""
+        values: list[Any] = []  # before all of them, and after each
+        begin, behind = before, list[_Touched]()
+        for each in (*reversed(touched), None):
+            if each is None or each.is_whole:
+                values += await self._values(begin, behind)
+                begin, behind = each and each.commit, []
+            else:
+                behind.append(each)
+        changes = [
+            KeyChange(
+                checkpoint_id=each.commit.checkpoint_id,
+                sequence=each.commit.sequence,
+                committed_at_s=each.commit.committed_at_s,
+                source=each.commit.source,
+                before=former,
+                after=value,
+                states=each.states,
+            )
+            for each, (former, value) in zip(reversed(touched), pairwise(values), strict=True)
+            if each.changes or not _are_alike(former, value)
+        ]
+        return values[0], changes[::-1]
+
+    async def _values(self, before: Commit | None, touched: Sequence[_Touched]) -> Sequence[Any]:
+        """The value as of that commit, nothing for `None`, and after each that is applied to it, oldest first."""
         settings = msgspec.structs.replace(self._primary.settings, max_parallelism=self._max_parallelism)
         store, threads = self._primary.store, self._primary.threads
         opening = open_commit(settings, store, [self._state], at_hand={}, threads=threads, clock=self._clock)
@@ -252,22 +294,11 @@ class _Search:
                     await restore.run(before, self._group_in(before), apply)
 
                 await told_if_swept(self._primary, before, reading())
-            first = value = self._value_in(tables)
-            changes: list[KeyChange] = []
-            for commit, parts, states in reversed(touched):
-                tables.replay(parts)
-                former, value = value, self._value_in(tables)
-                change = KeyChange(
-                    checkpoint_id=commit.checkpoint_id,
-                    sequence=commit.sequence,
-                    committed_at_s=commit.committed_at_s,
-                    source=commit.source,
-                    before=former,
-                    after=value,
-                    states=states,
-                )
-                changes.append(change)
-        return first, changes[::-1]
+            values = [self._value_in(tables)]
+            for each in touched:
+                tables.replay(each.changes)
+                values.append(self._value_in(tables))
+        return values
 
     def _value_in(self, tables: KeyedStates) -> Any:
         """The value of the key, the only one there."""
@@ -288,3 +319,7 @@ class _Search:
     def _placed(self, changes: Changes) -> Changes:
         """The changes of the key in the group that it has in the newest commit."""
         return changes.with_groups(np.full(changes.records, self._group, GROUP))
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    return one == other or repr(one) == repr(other)  # a NaN is equal to none

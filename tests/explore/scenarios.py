@@ -10,9 +10,9 @@ from typing import Any
 from unittest.mock import patch
 
 from statebackend._backend.job import Job
+from statebackend._checkpoint.chain import added_by
 from statebackend._codec.commit import Claim
 from statebackend._following import following
-from statebackend._following.chain import added_by
 from statebackend._following.following import Following
 from statebackend._following.log_steps import Found, LogSteps
 from statebackend._following.position import KnownMoment

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.chain import added_by
 from statebackend._codec.commit import Commit, decode_entry
-from statebackend._following.chain import added_by
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock

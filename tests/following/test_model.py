@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
+from statebackend._checkpoint.chain import added_by
 from statebackend._codec.commit import Commit
 from statebackend._following import columns, following
-from statebackend._following.chain import added_by
 from statebackend._following.columns import ColumnsAtCommit
 from statebackend._following.following import Following
 from statebackend._following.log_steps import Found, LogSteps

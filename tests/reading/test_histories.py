@@ -153,3 +153,35 @@ async def test_a_sweep_that_is_faster_is_told(job: tuple[sb.Settings, MemoryStor
     await store.put(f"{settings.job}/swept/{9:012}", ())
     with pytest.raises(CheckpointNotFoundError):
         await sb.history_of(settings, "n", "a", store=store)
+
+
+@pytest.mark.parametrize("table", ["heap", "rocksdb"])
+async def test_what_a_commit_made_as_a_whole_is_told(table: str) -> None:
+    """A seed, a transformation and a clone have no changes: their values are in no change set, but in bases."""
+    settings, store = settings_of(4, table=table, checkpoints_retained=100), MemoryStore()
+    await sb.seed(settings, lambda states: states.value_state("n", int), {"n": {"a": 1, "b": 2}}, store=store)
+
+    async def write(settings: sb.Settings, **numbers: int) -> None:
+        async with sb.open_backend(settings, store=store) as backend:
+            backend.value_state("n", int).update(numbers)
+            await backend.checkpoint(backend.next_checkpoint_id)
+
+    async def told(settings: sb.Settings, key: str) -> list[tuple[int, Any, Any]]:
+        found = await sb.history_of(settings, "n", key, store=store)
+        assert found.is_whole
+        assert all("n" in each.states for each in found.changes)
+        return [(each.checkpoint_id, each.before, each.after) for each in found.changes]
+
+    await write(settings, a=10)
+    assert await told(settings, "a") == [(1, 1, 10), (0, None, 1)]
+    await sb.transform(settings, "n", lambda key, value: [(key if key == "b" else f"{key}x", value)], store=store)
+    await write(settings, ax=11)
+    await sb.rewrite(settings, store=store)
+    assert await told(settings, "ax") == [(3, 10, 11), (2, None, 10)]
+    assert await told(settings, "a") == [(2, 10, None), (1, 1, 10), (0, None, 1)]
+    assert await told(settings, "b") == [(0, None, 2)]
+    copy = settings_of(4, table=table, job="copy", primary="memory://rewrite")
+    newest = (await sb.clone(copy, from_=settings, store=store, from_store=store)).checkpoint_id
+    await write(copy, ax=12)
+    assert await told(copy, "ax") == [(newest + 1, 11, 12), (newest, None, 11)]
+    assert await told(copy, "a") == []

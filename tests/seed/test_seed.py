@@ -339,6 +339,23 @@ async def test_a_dry_run_checks_all_and_writes_nothing() -> None:
         await seed(store, {"total": [("a", 1), ("a", 2)]}, dry_run=True)
 
 
+@pytest.mark.parametrize("form", ["generator", "reader"])
+@run_virtual
+async def test_a_source_that_was_read_before_seeds_nothing(form: str) -> None:
+    """Otherwise a dry run would leave a job without its rows, which could not be seeded any more."""
+    store = MemoryStore()
+    table = pa.table({"key": ["a"], "orders": [1], "amount": [2.0]})
+    source: Any = iter([("a", Customer(1, 2.0))]) if form == "generator" else table.to_reader()
+    await seed(store, {"value": source}, dry_run=True)
+    with pytest.raises(InputError, match="read before") as caught:
+        await seed(store, {"value": source})
+    assert caught.value.facts["state"] == "value"
+    for empty in ([], {}, table.slice(1)):
+        await seed(MemoryStore(), {"value": empty})
+    await seed(store, {"value": [("a", Customer(1, 2.0))]})
+    assert (await read(store))["value"] == {"a": Customer(1, 2.0)}
+
+
 @run_virtual
 async def test_time_to_live_counts_from_the_clock_of_the_seed() -> None:
     """Which the job then has. Without it a seed says what is missing."""
@@ -422,7 +439,7 @@ def test_a_seed_is_what_a_dictionary_would_have(rows: list[Any], run_rows: int, 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sorted_runs, "RUN_ROWS", run_rows)
             patch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", 2)
-            await seed(store, {"total": iter(rows)}, duplicates=keeps)
+            await seed(store, {"total": iter(rows) if rows else []}, duplicates=keeps)
         assert (await read(store))["total"] == dict(rows if keeps == "last" else reversed(rows))
 
     check()

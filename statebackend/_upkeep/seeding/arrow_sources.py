@@ -155,7 +155,9 @@ def arrow_source(given: Any, key: str | Sequence[str]) -> Source:
         given = pa.Table.from_batches([given])
     if isinstance(given, pa.Table):
         return ArrowSource(given.to_batches(), key, given.num_rows)
-    return ArrowSource(pa.RecordBatchReader.from_stream(given), key)
+    source = ArrowSource(pa.RecordBatchReader.from_stream(given), key)
+    source.is_read_once = isinstance(given, pa.RecordBatchReader)
+    return source
 
 
 def _batches_of(frame: Any) -> Iterator[Any]:

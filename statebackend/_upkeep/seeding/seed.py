@@ -93,9 +93,10 @@ async def seed(
     job's clock begins, and from when a time-to-live on it counts. `dry_run`: read and check everything, claim and write
     nothing. `tell` is called on the loop with how far it is.
 
-    Raises `InputError` for a job that has commits, an unknown state, a key that comes twice, and for the first row that
-    does not fit, as `KeyTypeError` or `ValueEncodeError` where it is one: nothing was written then, nor claimed. Raises
-    what an iterable raises, `FencedError` if another writer opened the job meanwhile, and as `open_backend` and
+    Raises `InputError` for a job that has commits, an unknown state, a key that comes twice, a generator or reader
+    without rows, which may have been read before, by a dry run for example, and for the first row that does not fit, as
+    `KeyTypeError` or `ValueEncodeError` where it is one: nothing was written then, nor claimed. Raises what an iterable
+    raises, `FencedError` if another writer opened the job meanwhile, and as `open_backend` and
     `StateBackend.checkpoint` do. A failed or cancelled call may leave a claim, and has deleted what it stored unless a
     commit may hold it; a killed one leaves that to a sweep.
     """

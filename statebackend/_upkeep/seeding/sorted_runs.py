@@ -30,7 +30,7 @@ from statebackend._upkeep.seeding.duplicates import (
 from statebackend._upkeep.seeding.encoders import Encoder
 from statebackend._upkeep.seeding.runs import Bins, HeldRun, Run, RunFile, windows
 from statebackend._upkeep.seeding.source_rows import Source, SourceRows
-from statebackend.errors import TableDiskError
+from statebackend.errors import InputError, TableDiskError
 from statebackend.ids import Base
 from statebackend.settings import KiB, MiB, Settings
 
@@ -95,6 +95,11 @@ class SortedRuns:
             for name, source in sources.items():
                 self._runs[name], self.rows[name], self.keys[name] = [], 0, 0
                 await self._read_one(name, source.rows(), encoders[name], meter, storing)
+                if source.is_read_once and not self.rows[name]:
+                    raise InputError(
+                        "a generator or reader has no rows, perhaps since it was read before: make it anew, or give []",
+                        state=name,
+                    )
             await storing.wait()
 
     async def _read_one(

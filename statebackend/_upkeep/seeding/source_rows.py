@@ -35,9 +35,13 @@ class SourceRows(ABC):
 
 
 class Source(ABC):
-    """The rows of one state. `total`: how many there are, if that is known before they are read."""
+    """The rows of one state. `total`: how many there are, if that is known before they are read.
+
+    `is_read_once`: reading uses it up, so one that has no rows may have been read before.
+    """
 
     total: int | None = None
+    is_read_once: bool = False
 
     @abstractmethod
     def rows(self) -> Iterator[SourceRows]:

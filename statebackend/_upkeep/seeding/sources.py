@@ -48,6 +48,7 @@ class PairSource(Source):
             self.total = len(cast("Mapping[Any, Any]", pairs))
             pairs = cast("Mapping[Any, Any]", pairs).items()
         self._pairs = pairs
+        self.is_read_once = isinstance(pairs, Iterator)
 
     def rows(self) -> Iterator[SourceRows]:
         remaining, first = iter(self._pairs), 0
