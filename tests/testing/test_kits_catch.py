@@ -93,6 +93,7 @@ STORES: dict[type, set[str]] = {
     stores.AppendsToWhatIsThere: {"test_put_replaces_the_whole_object"},
     stores.WritesChunkByChunk: {WHOLE, REPLACED},
     stores.DeletesBeforeItPuts: {WHOLE, REPLACED},
+    stores.CopiesByReference: {"test_copies_an_object_as_a_put_would"},
     stores.RangeIncludesItsEnd: {RANGE},
     stores.RangeBeyondTheEndRaises: {RANGE},
     stores.MissingIsEmpty: {MISSING},

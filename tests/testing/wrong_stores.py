@@ -74,6 +74,21 @@ class DeletesBeforeItPuts(MemoryStore):
         await super().put(key, body)
 
 
+class CopiesByReference(MemoryStore):
+    """A copy is a second name: it changes with its source, and goes with it."""
+
+    def __init__(self):
+        super().__init__()
+        self.sources: dict[str, str] = {}
+
+    async def copy_from(self, source, source_key, key, size_bytes):
+        self.sources[key] = source_key
+        return await super().copy_from(source, source_key, key, size_bytes)
+
+    async def get(self, key):
+        return await super().get(self.sources.get(key, key))
+
+
 class RangeIncludesItsEnd(MemoryStore):
     async def get_range(self, key, offset, length):
         return await super().get_range(key, offset, length + 1)
