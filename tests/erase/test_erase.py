@@ -69,18 +69,6 @@ async def test_output_that_is_still_to_be_published_keeps_no_erased_key() -> Non
 
 
 @run_virtual
-async def test_a_sweep_that_comes_too_early_keeps_no_key_for_later() -> None:
-    """It deletes the mark of the erasure, and not the commits of the last hour; those are not retained afterwards."""
-    job = Job()
-    await job.with_changes()
-    await job.erase()
-    await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=job.store, clock=job.clock)
-    assert await job.names_stored() != []
-    await job.sweep_later()
-    assert await job.names_stored() == []
-
-
-@run_virtual
 async def test_a_holder_can_be_swept_from_the_time_that_is_told() -> None:
     """Not a second sooner, where the job goes on writing; and it tells so of each."""
     job = Job()

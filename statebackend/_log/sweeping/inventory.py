@@ -95,10 +95,9 @@ async def take_inventory(
     savepoints, last_sequence = Savepoints(store, log), -1 if end is None else end.sequence
     pinned, known = await _judge_markers(savepoints, objects, last_sequence)
     erasures = await _judge_erasures(savepoints, objects, last_sequence)
-    # What is older than a commit that erases keys is not retained, however few there are; nor later, when an early
-    # sweep has deleted its mark, and a floor stands for it: nothing below that can be opened.
-    floor = await savepoints.floor() if erasures else max((floor_of(info.key) or 0 for info in objects), default=0)
-    retained = [commit for commit in retained if commit.sequence >= floor]
+    if erasures:  # what is older than a commit that erases keys is not retained, however few there are
+        floor = await savepoints.floor()
+        retained = [commit for commit in retained if commit.sequence >= floor]
     if isinstance(end, Claim) and end.base is not None:
         # This writer has not committed yet. Until it does, nothing but its claim tells that the commit is needed.
         pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
