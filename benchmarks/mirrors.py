@@ -33,7 +33,7 @@ from benchmarks.jobs import directory
 from benchmarks.servers import ServerError
 from benchmarks.upserts.postgres import SETTINGS as SERVER
 from benchmarks.upserts.postgres import open_server
-from statebackend._mirroring.mirroring import open_mirroring
+from statebackend._mirroring.keeping_up import open_mirroring
 from statebackend._mirroring.targets.delta import DeltaTarget
 
 SCHEMA: Final = pa.schema([("n", pa.int64()), ("sum", pa.float64()), ("last", pa.string())])
@@ -116,11 +116,11 @@ async def _steps(
     ours: list[float] = []
     hand: list[float] = []
     async with open_mirroring(job.settings, mirror) as mirroring:
-        await mirroring.catch_up(lambda _: None)
+        await mirroring.catch_up()
         for _ in range(rounds):
             rows = await job.batch()
             begun_s = time.perf_counter()
-            await mirroring.catch_up(lambda _: None)
+            await mirroring.catch_up()
             ours.append(time.perf_counter() - begun_s)
             begun_s = time.perf_counter()
             by_hand(rows)

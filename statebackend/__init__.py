@@ -94,7 +94,7 @@ from statebackend.settings import Settings
 if TYPE_CHECKING:
     from statebackend import mirrors as mirrors
     from statebackend import spark as spark
-    from statebackend._mirroring.mirroring import keep_mirrored, mirror_once
+    from statebackend._mirroring.keeping_up import keep_mirrored, mirror_once
     from statebackend._mirroring.mirrors import Mirror
     from statebackend._reading.differences import diff
     from statebackend._reading.export import export
@@ -178,8 +178,8 @@ _WITH_ARROW = {
     "diff": "statebackend._reading.differences",
     "export": "statebackend._reading.export",
     "history_of": "statebackend._reading.histories",
-    "keep_mirrored": "statebackend._mirroring.mirroring",
-    "mirror_once": "statebackend._mirroring.mirroring",
+    "keep_mirrored": "statebackend._mirroring.keeping_up",
+    "mirror_once": "statebackend._mirroring.keeping_up",
     "read_batches": "statebackend._reading.opened_state",
     "read_state": "statebackend._reading.opened_state",
 }

@@ -1,14 +1,10 @@
-"""Keeps one table at a state's newest commit: looks, plans, reads, writes the step down, writes the rows."""
+"""One step of a mirror after the other: looks, plans, reads, writes the step down, writes the rows."""
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any, Final
 
-import anyio
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.mirror_steps import MirrorLog, MirrorStep
@@ -18,21 +14,17 @@ from statebackend._mirroring.planning import StepPlan, declared, plan, whole
 from statebackend._mirroring.rows import RowsOfSteps, check_mirrored
 from statebackend._mirroring.spool import Spool, check_keys, key_type_of, key_type_text, opened_spool
 from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable
-from statebackend._observers import Observers
 from statebackend._reading.asked_of_state import state_in
 from statebackend._tasks import finish
-from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
+from statebackend._upkeep.job_primary import JobPrimary
 from statebackend._upkeep.progress import Tell
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.errors import CheckpointNotFoundError, InputError, MissingObjectError, WrongMirrorError
-from statebackend.settings import Settings
 
 _logger = logging.getLogger(__name__)
 
 SWEPT_MAX: Final = 5
 """Times in a row that a commit may be swept while it is read, before that is an error."""
-PAUSES_MAX: Final = 32
-"""How many times as long the pause between two looks may get, where one after the other fails."""
 ASKED: Final = "it was asked to start over"
 
 
@@ -47,13 +39,15 @@ class Mirroring:
         store: ObjectStore | None,
         clock: Clock,
         observer: Observer,
-        anew: bool = False,
+        tell: Tell,
+        anew: bool,
     ) -> None:
         self._primary = primary
         self._mirror = mirror
         self._target = mirror.target
         self._clock = clock
         self._observer = observer
+        self._progress = tell
         self._log = MirrorLog(primary.store, mirror.name)
         self._rows = RowsOfSteps(
             primary,
@@ -74,16 +68,12 @@ class Mirroring:
         self._fresh_s = clock.monotonic()
         self.report = MirrorReport(name=mirror.name)
 
-    async def catch_up(self, tell: Tell) -> None:
+    async def catch_up(self) -> None:
         """Bring the table to the newest commit. Raises what reading and the target raise; a later call goes on."""
-        while await self.step(tell):
+        while await self.step():
             pass
 
-    def look_again(self) -> None:
-        """After an error: ask the table and the log again where they stand."""
-        self._is_known = False
-
-    async def step(self, tell: Tell) -> bool:
+    async def step(self) -> bool:
         """Take one step; false if there was none to take. A cancelled call leaves a step that the next one takes."""
         if not self._is_known:
             await self._find()
@@ -97,7 +87,7 @@ class Mirroring:
             self._observer.mirror_lagged(self._mirror.name, commits=0, seconds=0.0)
             return False
         try:
-            moved = await self._take(planned, tell)
+            moved = await self._take(planned)
         except (CheckpointNotFoundError, MissingObjectError):
             self._swept += 1
             if self._swept == SWEPT_MAX:
@@ -201,7 +191,7 @@ class Mirroring:
 
     # --------------------------------------------------------------------------------------------------- taking a step
 
-    async def _take(self, planned: StepPlan, tell: Tell) -> bool:
+    async def _take(self, planned: StepPlan) -> bool:
         begun_s = self._clock.monotonic()
         begun, number = self._begun, self._number + 1
         if begun is not None:
@@ -216,7 +206,7 @@ class Mirroring:
                 spool,
                 partitions=self._target.partitions if self._mirror.form == "table" else None,
                 key_type=key_type,
-                tell=tell,
+                tell=self._progress,
             )
             await self._primary.threads.cpu(spool.end)
             if spool.schema is None:
@@ -357,105 +347,3 @@ def _same(one: MirrorStep, other: MirrorStep) -> bool:
     ) == msgspec.structs.replace(other, at_s=0.0, done=False, refused=False, hold_s=0.0, mirror_id="") and (
         one.mirror_id == other.mirror_id
     )
-
-
-@asynccontextmanager
-async def open_mirroring(
-    settings: Settings,
-    mirror: Mirror,
-    *,
-    anew: bool = False,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-) -> AsyncGenerator[Mirroring]:
-    """Open the job's primary and the target. Raises as either."""
-    async with open_job_primary(settings, store) as primary, mirror.target.opened(settings):
-        yield Mirroring(
-            primary,
-            mirror,
-            store=store,
-            clock=clock or SystemClock(),
-            observer=Observers(observer or Observer()),
-            anew=anew,
-        )
-
-
-async def mirror_once(
-    settings: Settings,
-    mirror: Mirror,
-    *,
-    anew: bool = False,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-    tell: Tell = lambda _: None,
-) -> MirrorReport:
-    """Bring the mirror's table to the newest commit of the job, beside a stream or without one; fences nobody.
-
-    It writes to the table, and its steps into the job's primary, where it needs rights to `mirrors/`. `anew`: start
-    over from the whole state. A call that is cancelled, or a process that is killed, leaves a step that the next call
-    takes again; two at once are fine.
-
-    Raises `InputError` for a job without a checkpoint, `MirrorSchemaError`, `WrongMirrorError`, `KeyTypeError`, and
-    what reading a state and the target raise.
-    """
-    async with open_mirroring(settings, mirror, anew=anew, store=store, clock=clock, observer=observer) as mirroring:
-        await mirroring.catch_up(tell)
-        return mirroring.report
-
-
-async def keep_mirrored(
-    settings: Settings,
-    mirror: Mirror,
-    *,
-    anew: bool = False,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-    tell: Tell = lambda _: None,
-) -> None:
-    """As `mirror_once`, for ever: a look every `mirror.every_s` seconds. An error is logged and told, and tried again.
-
-    Ends when it is cancelled.
-    """
-    await run_mirror(settings, mirror, anyio.Event(), anew=anew, store=store, clock=clock, observer=observer, tell=tell)
-
-
-async def run_mirror(
-    settings: Settings,
-    mirror: Mirror,
-    ended: anyio.Event,
-    *,
-    anew: bool = False,
-    store: ObjectStore | None = None,
-    clock: Clock | None = None,
-    observer: Observer | None = None,
-    tell: Tell = lambda _: None,
-) -> None:
-    """As `keep_mirrored`, until `ended` is set: then it carries over what has been committed, or fails once more."""
-    observers = Observers(observer or Observer())
-    failures, told, is_last = 0, "", False
-    while not is_last:
-        try:
-            opening = open_mirroring(settings, mirror, anew=anew, store=store, clock=clock, observer=observers)
-            async with opening as mirroring:
-                while not is_last:
-                    is_last = ended.is_set()
-                    await mirroring.catch_up(tell)
-                    anew, failures, told = False, 0, ""
-                    if not is_last:
-                        await _pause(mirror.every_s, ended)
-        except Exception as error:  # noqa: BLE001  # whatever a target raises: it must not end the stream beside it
-            failures += 1
-            if str(error) != told:
-                told = str(error)
-                _logger.warning("mirror %s fails, and is tried again: %s", mirror.name, error)
-            observers.mirror_failed(mirror.name, error)
-            if not is_last:
-                await _pause(mirror.every_s * min(2**failures, PAUSES_MAX), ended)
-
-
-async def _pause(seconds: float, ended: anyio.Event) -> None:
-    with anyio.move_on_after(seconds):
-        await ended.wait()

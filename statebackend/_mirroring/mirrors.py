@@ -7,7 +7,7 @@ from typing import Final
 from statebackend._log.mirror_steps import Form
 from statebackend._log.names import check_mirror_name
 from statebackend._mirroring.target import MirrorTarget, check_form
-from statebackend._mirroring.targets.places import target_at
+from statebackend._mirroring.targets.parquet import ParquetTarget
 from statebackend._state.values import Upcast
 from statebackend.errors import InputError
 
@@ -46,3 +46,16 @@ class Mirror:
         self.migrate: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else migrate
         self.every_s: Final = every_s
         self.hold_s: Final = hold_s
+
+
+def target_at(text: str) -> MirrorTarget:
+    """The target of `Mirror(to=...)`: see there. Raises `InputError`."""
+    if text.startswith(("postgresql://", "postgres://")):
+        from statebackend._mirroring.targets.postgres import PostgresTarget  # noqa: PLC0415  # an extra
+
+        return PostgresTarget.of_url(text)
+    if text.startswith("delta:"):
+        from statebackend._mirroring.targets.delta import DeltaTarget  # noqa: PLC0415  # an extra
+
+        return DeltaTarget(text.removeprefix("delta:"))
+    return ParquetTarget(text)

@@ -279,7 +279,7 @@ def _difference(state: str, key: Key, before: Any, after: Any) -> Difference | N
 
 async def mirror_state(settings: Settings, options: argparse.Namespace, tell: Print) -> MirrorReport | None:
     """Bring a table to the newest commit, and return what was done; or print a line for each step, for ever."""
-    from statebackend._mirroring.mirroring import keep_mirrored, mirror_once  # noqa: PLC0415  # pyarrow is an extra
+    from statebackend._mirroring.keeping_up import keep_mirrored, mirror_once  # noqa: PLC0415  # pyarrow is an extra
     from statebackend._mirroring.mirrors import Mirror  # noqa: PLC0415
 
     mirror = Mirror(

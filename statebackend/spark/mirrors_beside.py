@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import anyio
 
-from statebackend._mirroring.mirroring import run_mirror
+from statebackend._mirroring.keeping_up import run_mirror
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._portal import Call, Portal
 from statebackend.abc import ObjectStore, Observer

@@ -46,7 +46,7 @@ PLACES = {
     "diff": "statebackend._reading.differences",
     "log": "statebackend._reading.histories",
     "watch": "statebackend.cli.reading",
-    "mirror": "statebackend._mirroring.mirroring",
+    "mirror": "statebackend._mirroring.keeping_up",
     "seed": "statebackend.cli.seeding",
     "import-spark": "statebackend.spark",
 }

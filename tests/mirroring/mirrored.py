@@ -10,8 +10,8 @@ import duckdb
 import msgspec
 
 import statebackend as sb
+from statebackend._mirroring.keeping_up import mirror_once
 from statebackend._mirroring.mirror_report import MirrorReport
-from statebackend._mirroring.mirroring import mirror_once
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.target import newest_view
 from statebackend.objectstore import MemoryStore

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 import statebackend as sb
-from statebackend._mirroring.mirroring import run_mirror
+from statebackend._mirroring.keeping_up import run_mirror
 from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget
 from statebackend.cli import OK, WRONG_CALL, main
 from statebackend.observers import Metrics

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from statebackend._mirroring.mirrors import target_at
 from statebackend._mirroring.targets.delta import DeltaTarget
-from statebackend._mirroring.targets.places import target_at
 from statebackend.errors import MirrorSchemaError, StoreUnavailableError, WrongMirrorError
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg
 from tests.mirroring.places import delta_table

@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from statebackend._mirroring.targets.places import target_at
+from statebackend._mirroring.mirrors import target_at
 from statebackend._mirroring.targets.postgres import PostgresTarget
 from statebackend.errors import (
     InputError,

@@ -4,26 +4,21 @@ The commit says in its own metadata which step it is. It is made on the version 
 transaction of the mirror, so of two that write the same step one fails: Delta refuses neither an id nor a number.
 """
 
-import importlib
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
-from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, newest_view
+from statebackend._mirroring.targets.blocking import BlockingTarget, imported, told
 from statebackend._mirroring.targets.lakehouse_types import fitting
 from statebackend._reading.rows.layouts import KEY_GROUP
-from statebackend._tasks import finish
-from statebackend._threads import FileThreads
 from statebackend.errors import (
     InputError,
     MirrorSchemaError,
-    SettingsError,
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
-    WrongMirrorError,
-    needs_extra,
 )
 from statebackend.settings import Settings
 
@@ -36,7 +31,7 @@ MAINTENANCE: Final = ("OPTIMIZE", "VACUUM", "FSCK", "REORG", "ADD CONSTRAINT", "
 """How the operations begin that leave the rows of a table as they are."""
 
 
-class DeltaTarget(MirrorTarget):
+class DeltaTarget(BlockingTarget):
     """A Delta table at a path or URL: `DeltaTarget("s3://bucket/legs")`. Needs the extra `delta`.
 
     A `table` has the column `partition`, the key group modulo `partitions`: a commit rewrites only the partitions of
@@ -47,16 +42,13 @@ class DeltaTarget(MirrorTarget):
     forms = ("table", "log")
 
     def __init__(self, uri: str, *, partitions: int = 16, storage_options: Mapping[str, str] | None = None) -> None:
-        try:
-            self._delta: Final[Any] = importlib.import_module("deltalake")
-        except ModuleNotFoundError as error:
-            raise SettingsError(needs_extra("a mirror in Delta", "delta"), missing=error.name) from error
+        super().__init__()
+        self._delta: Final[Any] = imported("deltalake", "a mirror in Delta", "delta")
         if partitions < 1:
             raise InputError("a table has at least one partition", partitions=partitions)
         self._uri = uri
         self.partitions = partitions
         self._options = None if storage_options is None else dict(storage_options)
-        self._threads = FileThreads(1)
         self._table: MirrorTable | None = None
         self._schema: Schema = None
         self._shown: Sequence[str] = ()
@@ -68,15 +60,6 @@ class DeltaTarget(MirrorTarget):
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncGenerator[None]:
         yield
-
-    async def find(self) -> MirrorMark:
-        return await finish(self._threads.io, self._find)
-
-    async def fit(self, table: MirrorTable) -> None:
-        await finish(self._threads.io, self._fit, table)
-
-    async def write(self, rows: MirrorRows) -> None:
-        await finish(self._threads.io, self._write, rows)
 
     def view(self) -> str | None:
         return newest_view(self._shown, f"delta_scan('{self._uri}')") if self._shown else None
@@ -156,13 +139,8 @@ class DeltaTarget(MirrorTarget):
         assert self._table is not None
         with self._translated():
             table = self._opened()
-            mark = self._mark(table)
-            if mark.mirror_id not in (None, rows.mirror_id):
-                raise WrongMirrorError("another mirror has begun to write this table", target=self.place)
-            if mark.number is not None and mark.number >= rows.number:
+            if self._has_step(self._mark(table), rows):
                 return
-            if not rows.is_whole and mark.number not in (None, rows.number - 1):
-                raise StoreUnavailableError("the table was put back meanwhile: look again", target=self.place)
             options: dict[str, Any] = {"mode": "append", "schema_mode": "merge"}
             if self._table.form == "table":
                 options = {"mode": "overwrite", "partition_by": [PARTITION]}
@@ -200,18 +178,18 @@ class DeltaTarget(MirrorTarget):
             yield
         except errors.CommitFailedError as error:
             raise StoreUnavailableError(
-                f"another writer has changed the mirror's table meanwhile: {_text(error)}", target=self.place
+                f"another writer has changed the mirror's table meanwhile: {told(error)}", target=self.place
             ) from error
         except errors.SchemaMismatchError as error:
-            raise InputError(f"the mirror's table cannot hold a value: {_text(error)}", target=self.place) from error
+            raise InputError(f"the mirror's table cannot hold a value: {told(error)}", target=self.place) from error
         except (errors.DeltaError, OSError) as error:
             text = str(error)
             if isinstance(error, PermissionError) or "ermission" in text or "denied" in text:
-                raise StoreAccessError(f"the mirror's table refuses: {_text(error)}", target=self.place) from error
+                raise StoreAccessError(f"the mirror's table refuses: {told(error)}", target=self.place) from error
             if "No space" in text:
-                raise StoreFullError(f"the mirror's table has no room: {_text(error)}", target=self.place) from error
+                raise StoreFullError(f"the mirror's table has no room: {told(error)}", target=self.place) from error
             raise StoreUnavailableError(
-                f"the mirror's table does not answer: {_text(error)}", target=self.place
+                f"the mirror's table does not answer: {told(error)}", target=self.place
             ) from error
 
 
@@ -221,7 +199,3 @@ def _has_room(found: Any, wanted: Any) -> bool:
         there = {field.name: field.type for field in found.fields}
         return all(field.name not in there or _has_room(there[field.name], field.type) for field in wanted.fields)
     return bool(found == wanted)
-
-
-def _text(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -4,24 +4,20 @@ An append that meets another's is repeated by `pyiceberg` behind that, and would
 switched off by a property of the table: of two that write the same step one fails, and looks again.
 """
 
-import importlib
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
-from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, newest_view
+from statebackend._mirroring.targets.blocking import BlockingTarget, imported
 from statebackend._mirroring.targets.lakehouse_types import fitting
 from statebackend._tasks import finish
-from statebackend._threads import FileThreads
 from statebackend.errors import (
     InputError,
     MirrorSchemaError,
-    SettingsError,
     StoreAccessError,
     StoreUnavailableError,
-    WrongMirrorError,
-    needs_extra,
 )
 from statebackend.settings import Settings
 
@@ -32,7 +28,7 @@ APPENDED_ROWS: Final = 1_000_000
 """About as many rows are in memory at a time, and in a file."""
 
 
-class IcebergTarget(MirrorTarget):
+class IcebergTarget(BlockingTarget):
     """A `log` in an Iceberg table: `IcebergTarget("air.legs", catalog="prod")`. Needs the extra `iceberg`.
 
     `catalog`: its name, as `pyiceberg` knows it by its configuration or by `properties`; or a catalog that is loaded.
@@ -42,15 +38,12 @@ class IcebergTarget(MirrorTarget):
     forms = ("log",)
 
     def __init__(self, table: str, *, catalog: Any = "default", **properties: str) -> None:
-        try:
-            self._load: Final[Any] = importlib.import_module("pyiceberg.catalog").load_catalog
-            self._errors: Final[Any] = importlib.import_module("pyiceberg.exceptions")
-        except ModuleNotFoundError as error:
-            raise SettingsError(needs_extra("a mirror in Iceberg", "iceberg"), missing=error.name) from error
+        super().__init__()
+        self._load: Final[Any] = imported("pyiceberg.catalog", "a mirror in Iceberg", "iceberg").load_catalog
+        self._errors: Final[Any] = imported("pyiceberg.exceptions", "a mirror in Iceberg", "iceberg")
         self._name = table
         self._catalog = catalog
         self._properties = properties
-        self._threads = FileThreads(1)
         self._schema: Schema = None
         self._shown: Sequence[str] = ()
 
@@ -70,15 +63,6 @@ class IcebergTarget(MirrorTarget):
         else:
             self._loaded = self._catalog
         yield
-
-    async def find(self) -> MirrorMark:
-        return await finish(self._threads.io, self._find)
-
-    async def fit(self, table: MirrorTable) -> None:
-        await finish(self._threads.io, self._fit, table)
-
-    async def write(self, rows: MirrorRows) -> None:
-        await finish(self._threads.io, self._write, rows)
 
     def view(self) -> str | None:
         return newest_view(self._shown, self._name) if self._shown else None
@@ -138,13 +122,8 @@ class IcebergTarget(MirrorTarget):
     def _write(self, rows: MirrorRows) -> None:
         with self._translated():
             table = self._loaded.load_table(self._name)
-            mark = self._mark(table)
-            if mark.mirror_id not in (None, rows.mirror_id):
-                raise WrongMirrorError("another mirror has begun to write this table", target=self.place)
-            if mark.number is not None and mark.number >= rows.number:
+            if self._has_step(self._mark(table), rows):
                 return
-            if not rows.is_whole and mark.number not in (None, rows.number - 1):
-                raise StoreUnavailableError("the table was put back meanwhile: look again", target=self.place)
             said = {MIRROR_KEY: rows.mirror_id, NUMBER_KEY: str(rows.number)}
             with table.transaction() as commit:
                 for some in _tables(rows.batches()):

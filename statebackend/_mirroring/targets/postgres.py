@@ -1,34 +1,30 @@
 """A table in Postgres, with one row per key: each step is one transaction, with the step's number in it."""
 
-import importlib
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from statebackend._mirroring.target import GONE, OP, MirrorMark, MirrorRows, MirrorTable, MirrorTarget
+from statebackend._mirroring.target import GONE, OP, MirrorMark, MirrorRows, MirrorTable
+from statebackend._mirroring.targets.blocking import BlockingTarget, imported, told
 from statebackend._mirroring.targets.sql_columns import SqlColumn, columns_of, csv_of
 from statebackend._tasks import finish
-from statebackend._threads import FileThreads
 from statebackend.errors import (
     InputError,
     MirrorSchemaError,
-    SettingsError,
     StoreAccessError,
     StoreFullError,
     StoreUnavailableError,
     WrongMirrorError,
-    needs_extra,
 )
 from statebackend.settings import Settings
 
 MARKS: Final = "statebackend_mirrors"
 """The table beside the mirrored ones that says which step each of them has."""
 FRESH: Final = "statebackend_fresh"
-CHECKPOINT_ID: Final = "checkpoint_id"
 
 
-class PostgresTarget(MirrorTarget):
+class PostgresTarget(BlockingTarget):
     """A `table` in Postgres: `PostgresTarget("postgresql://me@host/db", "legs")`. Needs the extra `postgres`.
 
     `table`: its name, or `schema.name`; it is made if it is not there, with the key as its primary key. A record's
@@ -39,18 +35,13 @@ class PostgresTarget(MirrorTarget):
     forms = ("table",)
 
     def __init__(self, url: str, table: str, *, lock_timeout_s: float = 30.0) -> None:
-        try:
-            psycopg = importlib.import_module("psycopg")
-            importlib.import_module("psycopg.sql")
-        except ModuleNotFoundError as error:
-            raise SettingsError(needs_extra("a mirror in Postgres", "postgres"), missing=error.name) from error
-        self._psycopg: Final[Any] = psycopg
+        super().__init__()
+        self._psycopg: Final[Any] = imported("psycopg", "a mirror in Postgres", "postgres")
         self._url = url
         self._schema, _, self._table = table.rpartition(".")
         if not self._table:
             raise InputError("name the table to mirror into: postgresql://host/db?table=NAME", table=table)
         self._lock_timeout_s = lock_timeout_s
-        self._threads = FileThreads(1)
         self._columns: Sequence[SqlColumn] = ()
 
     @classmethod
@@ -85,15 +76,6 @@ class PostgresTarget(MirrorTarget):
             connection.execute(f"SET lock_timeout = {int(self._lock_timeout_s * 1000)}")
             connection.execute("SET timezone = 'UTC'")
             return connection
-
-    async def find(self) -> MirrorMark:
-        return await finish(self._threads.io, self._find)
-
-    async def fit(self, table: MirrorTable) -> None:
-        await finish(self._threads.io, self._fit, table)
-
-    async def write(self, rows: MirrorRows) -> None:
-        await finish(self._threads.io, self._write, rows)
 
     def _find(self) -> MirrorMark:
         with self._translated():
@@ -294,22 +276,18 @@ class PostgresTarget(MirrorTarget):
         try:
             yield
         except (errors.InsufficientPrivilege, errors.InvalidAuthorizationSpecification) as error:
-            raise StoreAccessError(f"the mirror's table refuses: {_text(error)}", target=self.place) from error
+            raise StoreAccessError(f"the mirror's table refuses: {told(error)}", target=self.place) from error
         except (errors.DiskFull, errors.ProgramLimitExceeded) as error:
-            raise StoreFullError(f"the mirror's table has no room: {_text(error)}", target=self.place) from error
+            raise StoreFullError(f"the mirror's table has no room: {told(error)}", target=self.place) from error
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             raise StoreUnavailableError(
                 "another transaction has locked the mirror's table", target=self.place
             ) from error
         except (errors.UndefinedTable, errors.OperationalError, errors.InterfaceError) as error:
             raise StoreUnavailableError(
-                f"the mirror's table does not answer: {_text(error)}", target=self.place
+                f"the mirror's table does not answer: {told(error)}", target=self.place
             ) from error
         except errors.DataError as error:
-            raise InputError(f"the mirror's table cannot hold a value: {_text(error)}", target=self.place) from error
+            raise InputError(f"the mirror's table cannot hold a value: {told(error)}", target=self.place) from error
         except errors.Error as error:
-            raise InputError(f"the mirror's table cannot be written: {_text(error)}", target=self.place) from error
-
-
-def _text(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+            raise InputError(f"the mirror's table cannot be written: {told(error)}", target=self.place) from error
