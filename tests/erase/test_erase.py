@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import statebackend as sb
+from statebackend._log.names import erasure_of
 from statebackend._reading.feed import own_change_sets
 from statebackend.abc import Capability
 from statebackend.errors import (
@@ -69,6 +70,20 @@ async def test_output_that_is_still_to_be_published_keeps_no_erased_key() -> Non
 
 
 @run_virtual
+async def test_a_sweep_that_comes_too_early_keeps_no_key_for_later() -> None:
+    """It leaves the commits of the last hour, and the mark that says what they have; both go together afterwards."""
+    job = Job()
+    await job.with_changes()
+    await job.erase()
+    await sb.sweep(job.settings, dry_run=False, min_age_s=0.0, store=job.store, clock=job.clock)
+    assert await job.names_stored() != []
+    await job.sweep_later()
+    assert await job.names_stored() == []
+    await job.sweep_later()
+    assert not [info.key async for info in job.store.list("") if erasure_of(info.key)]
+
+
+@run_virtual
 async def test_a_holder_can_be_swept_from_the_time_that_is_told() -> None:
     """Not a second sooner, where the job goes on writing; and it tells so of each."""
     job = Job()
@@ -94,26 +109,28 @@ async def test_only_the_states_that_are_named_lose_the_key() -> None:
     assert {**after, "value": None} == {**before, "value": None}
 
 
+async def until_bases_are_in_rocksdb(job: Job) -> dict[str, Any]:
+    """Bases are written behind the checkpoints, so it takes as many as it takes. The state then."""
+    async with opened(job.settings, job.store) as (backend, states):
+        for number in range(1000):
+            states.write(writes(number, BOB))
+            await backend.checkpoint(backend.next_checkpoint_id)
+            if any(part.rocksdb for part in (await newest_commit(job.store)).ranges):
+                return states.read()
+    raise AssertionError("no bases after a thousand checkpoints")
+
+
 async def test_keys_in_rocksdb_are_erased_too(tmp_path: Path) -> None:
     """A RocksDB file cannot be written again alone: the range becomes bases of entries."""
     settings = settings_of(16, table="rocksdb", table_dir=str(tmp_path), materialize_interval_s=0.001, **BOTH)
     job = Job(settings)
-    before = await job.with_changes()
-    async with opened(settings, job.store) as (backend, states):
-        for number in range(30):
-            states.write(writes(number, BOB))
-            await backend.checkpoint(backend.next_checkpoint_id)
-        before = states.read()
-    assert any(part.rocksdb for part in (await newest_commit(job.store)).ranges)
+    await job.with_changes()
+    before = await until_bases_are_in_rocksdb(job)
     await job.erase()
     assert await job.read() == without(before)
     await job.sweep_later()
     assert (await sb.verify_erased(settings, ERASED, store=job.store)).is_proved
-    async with opened(settings, job.store) as (backend, states):  # it goes on, in RocksDB again
-        for number in range(30):
-            states.write(writes(number, BOB))
-            await backend.checkpoint(backend.next_checkpoint_id)
-    assert any(part.rocksdb for part in (await newest_commit(job.store)).ranges)
+    await until_bases_are_in_rocksdb(job)  # it goes on
     await job.sweep_later()
     assert (await sb.verify_erased(settings, ERASED, store=job.store)).is_proved
 

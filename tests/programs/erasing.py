@@ -96,7 +96,8 @@ def _prove(running: "Running", keys: list[Any], names: Any, *, is_at_work: bool)
     """Days later, a sweep deletes what is old, and no object that is left has the keys."""
     age(running.home / "primary", OLD_S)
     running.is_swept = True
-    attend(sb.sweep(running.settings, dry_run=False, min_age_s=0.0))
+    for _ in range(2):  # a pin that could not be deleted in bad weather keeps its commit from the first one
+        attend(sb.sweep(running.settings, dry_run=False, min_age_s=0.0))
     proof = attend(sb.verify_erased(running.settings, keys, states=names))
     found = [f"{each.key}: {each.reason}" for each in proof.holders if not (is_at_work and each.reason == UNREAD)]
     check("objects that have erased keys", found, [])

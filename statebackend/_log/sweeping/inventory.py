@@ -68,12 +68,13 @@ async def take_inventory(
     log: LogReader,
     *,
     listed: Container[int],
-    last: int | None,
+    ends: tuple[int, int] | None,
     checkpoints_retained: int,
     begun_s: float,
     log_only: bool = False,
 ) -> Inventory:
-    """Return the job as it is. `listed`: the entries of its log, found before, from `begun_s` on; `last` of them.
+    """Return the job as it is. `listed`: the entries of its log, found before, from `begun_s` on; `ends`: the first
+    and the last of them.
 
     What is made later is not judged. `log_only`: of its objects only savepoint markers and sweep floors, which say what
     of the log is needed.
@@ -84,7 +85,7 @@ async def take_inventory(
     check_can_list(store)
     prefixes = (SAVEPOINTS, FLOORS, MIRRORS) if log_only else ("",)
     objects = tuple([info for prefix in prefixes async for info in store.list(prefix)])
-    end = None if last is None else await log.load(last)
+    end = None if ends is None else await log.load(ends[1])
     retained: list[Commit] = []
     if end is not None:
         held = await _held(store, objects)
@@ -94,10 +95,9 @@ async def take_inventory(
                 break
     savepoints, last_sequence = Savepoints(store, log), -1 if end is None else end.sequence
     pinned, known = await _judge_markers(savepoints, objects, last_sequence)
-    erasures = await _judge_erasures(savepoints, objects, last_sequence)
-    if erasures:  # what is older than a commit that erases keys is not retained, however few there are
-        floor = await savepoints.floor()
-        retained = [commit for commit in retained if commit.sequence >= floor]
+    erasures, erased = await _judge_erasures(savepoints, objects, 0 if ends is None else ends[0], last_sequence)
+    # What is older than a commit that erases keys is not retained, however few there are.
+    retained = [commit for commit in retained if commit.sequence >= erased]
     if isinstance(end, Claim) and end.base is not None:
         # This writer has not committed yet. Until it does, nothing but its claim tells that the commit is needed.
         pinned[end.base] = f"the writer of epoch {end.epoch} continues it"
@@ -166,20 +166,28 @@ async def _judge_markers(
     return pinned, known
 
 
-async def _judge_erasures(savepoints: Savepoints, objects: Iterable[ObjectInfo], end: int) -> _Verdicts:
-    """Verdicts on the objects that are made before a commit which erases keys. A floor of a sweep takes their place."""
+async def _judge_erasures(
+    savepoints: Savepoints, objects: Iterable[ObjectInfo], first: int, end: int
+) -> tuple[_Verdicts, int]:
+    """Verdicts on the objects that are made before a commit which erases keys, and the newest such commit; 0: none.
+
+    A floor of a sweep takes their place, but not while the log, of which `first` is the oldest entry, has an older
+    commit: a floor alone does not tell that those have keys that were erased.
+    """
     swept = max((floor_of(info.key) or 0 for info in objects), default=0)
     known: _Verdicts = {}
+    newest = 0
     for erasure in filter(None, (erasure_of(info.key) for info in objects)):
         if erasure.sequence > end:
             known[erasure.key] = SweepReason.LIVE, f"commit {erasure.sequence} may be about to be made"
-        elif erasure.sequence <= swept:
+        elif erasure.sequence <= min(swept, first):
             known[erasure.key] = SweepReason.SUPERSEDED, "the log was swept further since"
         elif await savepoints.is_made(erasure):
             known[erasure.key] = SweepReason.HINT, f"commit {erasure.sequence} erased keys that older ones have"
+            newest = max(newest, erasure.sequence)
         else:
             known[erasure.key] = SweepReason.ORPHAN, f"commit {erasure.sequence} was not made with it"
-    return known
+    return known, newest
 
 
 def _judge_floors(objects: Iterable[ObjectInfo]) -> _Verdicts:

@@ -125,7 +125,7 @@ class Sweep:
             cleared, begun_s = await self._clear(), self._clock.monotonic()
             entries = await self._entries(None)
         assert entries is not None, "asked for all of them"
-        found = await self._look(entries, max(entries, default=None), begun_s)
+        found = await self._look(entries, (min(entries), max(entries)) if entries else None, begun_s)
         ages = self._ages(found, max(entries.values(), default=0.0))
         retained = {commit.sequence for commit in found.retained}
         log = plan_log(entries, retained=retained, pinned=found.pinned, ages=ages)
@@ -167,7 +167,7 @@ class Sweep:
         begun_s, listed = self._clock.monotonic(), LongLog(self._part_entries)
         async for sequence, info in self._log.listed():
             listed.add(sequence, info.modified_s)
-        found = await self._look(listed, listed.last, begun_s, log_only=True)
+        found = await self._look(listed, listed.ends, begun_s, log_only=True)
         if found.end is None:
             return 0
         retained = {commit.sequence for commit in found.retained}
@@ -179,13 +179,13 @@ class Sweep:
         return await clearing.run(plan, found)
 
     async def _look(
-        self, listed: Container[int], last: int | None, begun_s: float, *, log_only: bool = False
+        self, listed: Container[int], ends: tuple[int, int] | None, begun_s: float, *, log_only: bool = False
     ) -> Inventory:
         return await take_inventory(
             self._store,
             self._log,
             listed=listed,
-            last=last,
+            ends=ends,
             checkpoints_retained=self._checkpoints_retained,
             begun_s=begun_s,
             log_only=log_only,

@@ -49,9 +49,9 @@ class LongLog:
             block.last, block.newest_s = sequence, max(block.newest_s, modified_s)
 
     @property
-    def last(self) -> int | None:
-        """The highest sequence."""
-        return self.blocks[-1].last if self.blocks else None
+    def ends(self) -> tuple[int, int] | None:
+        """The lowest sequence and the highest."""
+        return (self.blocks[0].first, self.blocks[-1].last) if self.blocks else None
 
     @property
     def newest_s(self) -> float:
