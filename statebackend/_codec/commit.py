@@ -14,7 +14,8 @@ Within a version, a field may be added with a default; a reader passes over fiel
 must not pass over needs a new version. Version 2 is 1 with an outbox, which a reader of 1 would forget to publish. 3 is
 either with RocksDB bases, without which the state would lack their key groups. 4 is 3 with a file of columnar states in
 one of them, whose rows a reader of 3 would leave out. 5 is any of these with a clock, which a reader of 4 would lose. 6
-is any of these with the place where the stream has to begin, which a reader of 5 would not compare.
+is any of these with the place where the stream has to begin, which a reader of 5 would not compare, or with states that
+were transformed, whose changes a reader of 5 would look for in vain.
 """
 
 import itertools
@@ -81,6 +82,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     """The newest batch of each query but that of `source` that the state has, the latest last; `None`: not recorded."""
     starts_from: Any = None
     """Where a stream has to begin that goes on from here, in JSON's types; `None` if nobody said, or one has begun."""
+    transformed: tuple[str, ...] = ()
+    """The states that this commit has other values of than its parent, by no change sets: see `transform`."""
 
     @property
     def summary(self) -> CommitSummary:
@@ -249,6 +252,7 @@ def _newer_than(entry: Entry, version: int) -> str | None:
         ("RocksDB bases with columns", _has_columns, 4),
         ("a clock", _has_clock, 5),
         ("a start", _has_start, 6),
+        ("states that were transformed", _is_transformation, 6),
     )
     return next((part for part, is_there, since in parts if version < since and is_there(entry)), None)
 
@@ -267,6 +271,10 @@ def _has_clock(entry: Commit | Claim) -> bool:
 
 def _has_start(entry: Commit | Claim) -> bool:
     return isinstance(entry, Commit) and entry.starts_from is not None
+
+
+def _is_transformation(entry: Commit | Claim) -> bool:
+    return isinstance(entry, Commit) and bool(entry.transformed)
 
 
 def _resolve(entry: _Entries, key: str, body: bytes, inline_offset: int) -> _Entries:
@@ -298,7 +306,7 @@ def with_whole_handles(entry: Commit, here: Handle, inline_offset: int) -> Commi
 
 
 def _version_of(entry: Entry) -> int:
-    if _has_start(entry):
+    if _has_start(entry) or _is_transformation(entry):
         return 6
     if _has_clock(entry):
         return 5

@@ -168,6 +168,7 @@ class CheckpointCoordinator:
         staged: Staged | None = None,
         clock: ClockMark | None = None,
         starts_from: Any = None,
+        transformed: tuple[str, ...] = (),
     ) -> Committed:
         """Commit one checkpoint from the snapshots of every owner. When this returns it exists: `notify_complete` them.
 
@@ -181,6 +182,7 @@ class CheckpointCoordinator:
         `inline`: frames for the commit to carry; the snapshots' handles into them are those of `carried`.
         `clock`: the job's, by default that of `base`, which it must not go back behind, nor behind that of any owner.
         `starts_from`: where a stream has to begin that goes on from here. It is carried until the first batch.
+        `transformed`: the states whose values differ from those of `base` by no change sets.
         `staged`: the output rows of the batch of `source`, which the commit makes an output to be published: see
         `take_output`. The commit also names the outputs that are pending already.
         """
@@ -202,6 +204,7 @@ class CheckpointCoordinator:
                 marks=marks_after(None if self.base is None else self.base.summary, source),
                 outbox=(*self.outbox.pending, *_own_output(staged, source, sum(map(len, inline)))),
                 starts_from=_start_after(self.base, source, starts_from),
+                transformed=transformed,
                 clock=_clock_after(None if self.base is None else self.base.clock, clock, ordered),
             )
             carried = inline if staged is None else (*inline, *staged.inline)

@@ -157,6 +157,7 @@ class LogWriter:
         outbox: tuple[StagedOutput, ...],
         clock: ClockMark | None,
         starts_from: Any = None,
+        transformed: tuple[str, ...] = (),
     ) -> Commit:
         """Make a commit of this content, to be created behind our last entry. Needs a claim; nothing is sent yet."""
         assert self.last is not None, "nothing was claimed"
@@ -176,6 +177,7 @@ class LogWriter:
             outbox=outbox,
             clock=clock,
             starts_from=starts_from,
+            transformed=transformed,
             marks=marks,
         )
 

@@ -154,7 +154,7 @@ async def open_changes(
                 "a commit of the feed is gone, perhaps swept: ask for the feed again, to be told where it can begin",
                 object=error.facts.get("object"),
             ) from error
-        _check_changes(commits[len(entries)])
+        _check_changes(commits[len(entries) :], state)
         found = state_in(commits[-1], state)
         if shown_as is not None and can_read(shown_as, found):
             found = msgspec.structs.replace(shown_as, state_id=found.state_id)
@@ -180,14 +180,21 @@ async def open_changes(
                 batches.close()
 
 
-def _check_changes(first: Commit) -> None:
-    """Refuse a job's first commit if it was made as a whole: its rows are no changes, and would be missing."""
-    if first.parent is None and any(part.all_bases for part in first.ranges):
-        raise InputError(
-            "the first commit of the job was made as a whole, by a seed or a clone, and is no change: read the state "
-            "as of that checkpoint, and begin the feed behind it",
-            checkpoint_id=first.checkpoint_id,
-        )
+def made_as_a_whole(commit: Commit, state: str) -> bool:
+    """True if the state is another one behind this commit by no changes that a feed could show."""
+    return state in commit.transformed or (commit.parent is None and any(part.all_bases for part in commit.ranges))
+
+
+def _check_changes(commits: Sequence[Commit], state: str) -> None:
+    """Refuse commits whose rows are no changes: they would be missing."""
+    for commit in commits:
+        if made_as_a_whole(commit, state):
+            raise InputError(
+                "the commit made the state as a whole, by a seed, a clone or a transformation, and is no change of a "
+                "batch: read the state as of that checkpoint, and begin another feed behind it",
+                state=state,
+                checkpoint_id=commit.checkpoint_id,
+            )
 
 
 def _check_feed(state: StateDescriptor) -> None:

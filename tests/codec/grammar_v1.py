@@ -118,7 +118,7 @@ def read_commit(data: bytes) -> dict[str, Any]:
     columns = any(name.startswith("columns-") for name, _ in files)
     plain = 4 if columns else 3 if rocksdb else 2 if "outbox" in manifest else 1
     plain = 5 if "clock" in manifest else plain
-    assert data[7] == (6 if "starts_from" in manifest else plain)
+    assert data[7] == (6 if manifest.keys() & {"starts_from", "transformed"} else plain)
     return manifest
 
 

@@ -174,7 +174,7 @@ def test_manifest_is_a_map_of_the_fields() -> None:
     names = [field.name for field in msgspec.structs.fields(Commit)]
     assert list(manifest) == [
         "entry",
-        *(name for name in names if name not in ("outbox", "clock", "marks", "starts_from")),
+        *(name for name in names if name not in ("outbox", "clock", "marks", "starts_from", "transformed")),
     ]
     assert manifest["ranges"][0]["changelog"] == [[["segments/a1", 0, 611, 0xDEADBEEF], "0-127", 0, 8, 99, [3, 9], 5]]
 

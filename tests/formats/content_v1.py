@@ -190,6 +190,11 @@ START: dict[str, Any] = {
     "starts_from": {"orders": {"0": 1234, "1": 9}},
 }
 """A seed: no batch yet, and where the stream has to begin."""
+TRANSFORMED: dict[str, Any] = {
+    **{name: value for name, value in START.items() if name != "starts_from"},
+    "transformed": ["legs", "late"],
+}
+"""An edit by hand, with states that it has made as a whole."""
 COLUMNS: dict[str, Any] = {
     **NATIVE,
     "ranges": [

@@ -81,6 +81,9 @@ def golden_files() -> dict[str, bytes]:
         "commit-v1-zone.bin": encode_entry(msgspec.convert(content_v1.ZONE, Commit), "commit-v1-zone.bin").body,
         "commit-v5-clock.bin": encode_entry(msgspec.convert(content_v1.CLOCK, Commit), "commit-v5-clock.bin").body,
         "commit-v6-start.bin": encode_entry(msgspec.convert(content_v1.START, Commit), "commit-v6-start.bin").body,
+        "commit-v6-transformed.bin": encode_entry(
+            msgspec.convert(content_v1.TRANSFORMED, Commit), "commit-v6-transformed.bin"
+        ).body,
         "local-snapshot-v1-native.bin": encode_local_snapshot(msgspec.convert(content_v1.LOCAL_NATIVE, LocalSnapshot)),
         "output-v1.bin": output(),
         "claim-v1.bin": encode_entry(msgspec.convert(content_v1.CLAIM, Claim), "claim-v1.bin").body,

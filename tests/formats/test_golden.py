@@ -70,6 +70,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v1-zone.bin",
         "commit-v5-clock.bin",
         "commit-v6-start.bin",
+        "commit-v6-transformed.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     }
@@ -308,6 +309,18 @@ def test_commit_with_a_start_holds_what_was_written() -> None:
         decode_entry(grammar_v1.write_commit(content_v1.START, version=5), "commit-v6-start.bin", job="fleet")
 
 
+def test_commit_of_a_transformation_holds_what_was_written() -> None:
+    """By both readers. An earlier release, whose feed would show nothing of it, refuses it."""
+    data = (GOLDEN / "commit-v6-transformed.bin").read_bytes()
+    assert data[7] == 6
+    assert grammar_v1.read_commit(data) == content_v1.TRANSFORMED
+    commit = decode_entry(data, "commit-v6-transformed.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert commit.transformed == ("legs", "late")
+    with pytest.raises(DataError, match="states that were transformed in a version that has none"):
+        decode_entry(grammar_v1.write_commit(content_v1.TRANSFORMED, version=5), "commit-v6-start.bin", job="fleet")
+
+
 def test_commit_with_time_zones_holds_what_was_written() -> None:
     """By both readers."""
     data = (GOLDEN / "commit-v1-zone.bin").read_bytes()
@@ -377,6 +390,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v1-zone.bin",
         "commit-v5-clock.bin",
         "commit-v6-start.bin",
+        "commit-v6-transformed.bin",
         "local-snapshot-v1-native.bin",
         "output-v1.bin",
     ],

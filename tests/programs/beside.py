@@ -161,7 +161,8 @@ def _look_at_feed(running: "Running", readers: MoreReaders, number: int) -> None
     if checkpoint_id in line[1:]:
         with perhaps_swept(running, line[0]):
             states = running.kept[line[line.index(checkpoint_id) - 1]], running.kept[checkpoint_id]
-            look_at_feed(running.settings, running.job, running.held, states, checkpoint_id)
+            whole = running.transformed.get(checkpoint_id)
+            look_at_feed(running.settings, running.job, running.held, states, checkpoint_id, transformed=whole)
 
 
 READERS: Mapping[str, Callable[["Running", MoreReaders, int], None]] = {

@@ -122,6 +122,7 @@ def transform(running: "Running", step: Transform) -> None:
     else:
         through_weather(running, step, once)
         running.committed(newest_id(running.settings), held, None)
+        running.transformed[max(running.kept)] = state.name
     running.next_run()
 
 

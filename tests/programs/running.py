@@ -121,6 +121,7 @@ class Running:
         self.put_out: list[tuple[int, list[str]]] = []
         self.failing_output = 0
         self.moments: dict[int, float] = {}
+        self.transformed: dict[int, str] = {}
         self.floor = 0
         self.originals: list[cloning.Original] = []
         self.follower: following.Beside | None = None

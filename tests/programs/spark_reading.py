@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import statebackend as sb
+from statebackend.errors import InputError
 from statebackend.spark.reading.data_source import StateSource
 from tests.programs.dictionaries import Dictionaries
-from tests.programs.looking import Readers, WrongError, check, elements_in, entries_in
+from tests.programs.looking import Readers, WrongError, check, elements_in, entries_in, refused
 from tests.programs.program import OPERATOR, Declared, Job
 from tests.programs.values import TYPES, key_read, read_of, text_of
 
@@ -105,10 +106,17 @@ def struct_of(type_: str, value: Any) -> Any:
 
 
 def look_at_feed(
-    settings: sb.Settings, job: Job, newest: Dictionaries, states: tuple[Dictionaries, Dictionaries], checkpoint_id: int
+    settings: sb.Settings,
+    job: Job,
+    newest: Dictionaries,
+    states: tuple[Dictionaries, Dictionaries],
+    checkpoint_id: int,
+    *,
+    transformed: str | None,
 ) -> None:
     """What one commit has changed, with the old values: they lead from what was before to what is after it.
 
+    A state that it has `transformed` has no feed there, and says so.
     Not for a state with a time-to-live: what has expired is dropped some time later.
     """
     before, after = states
@@ -123,6 +131,10 @@ def look_at_feed(
             "flattenCollectionTypes": "false",
             "oldValues": "true",
         }
+        if declared.name == transformed:
+            with refused(InputError):
+                list(rows_of(settings, declared, **options))
+            continue
         _check_changes(declared, list(rows_of(settings, declared, **options)), before, after)
 
 

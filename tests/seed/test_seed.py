@@ -309,7 +309,7 @@ async def test_a_feed_begins_behind_the_seed() -> None:
     async with sb.open_backend(SETTINGS, store=store) as backend:
         States(backend).total.add("b", 2)
         await backend.checkpoint(1)
-    with pytest.raises(InputError, match="made as a whole"):
+    with pytest.raises(InputError, match="made the state as a whole"):
         async with open_changes(SETTINGS, "total", sequences=[1, 3], before=None, store=store):
             pass
     async with open_changes(SETTINGS, "total", sequences=[3], before=1, store=store) as batches:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._reading.feed import open_changes
 from statebackend.errors import FencedError, InputError, KeyTypeError, RewindError, StateTypeError
 from statebackend.objectstore import MemoryStore
 from statebackend.spark.replay import rollback_to
@@ -227,6 +228,37 @@ async def test_the_owners_stay_as_they_were() -> None:
     ]
     async with sb.open_backend(settings, store=store, read_only=True) as backend:
         assert dict(backend.value_state("n", int)) == {key + 1000: -key for key in range(99)}
+
+
+@run_virtual
+async def test_a_feed_of_a_state_that_was_transformed_stops_there() -> None:
+    """Of those that the function wrote, too. Feeds of the others go on, and so does one that begins behind it."""
+    store = MemoryStore()
+    await work(SETTINGS, store)
+    before = await newest_commit(store)
+    await sb.transform(SETTINGS, "value", lambda key, value: [("archive", key, value)], store=store)
+    made = await newest_commit(store)
+    assert made.transformed == ("archive", "value")
+    async with opened(SETTINGS, store) as (backend, states):
+        states.write(SAMPLE)
+        await backend.checkpoint(backend.next_checkpoint_id)
+    after = await newest_commit(store)
+    assert after.transformed == ()
+    for state in made.transformed:
+        with pytest.raises(InputError, match="made the state as a whole") as caught:
+            async with open_changes(
+                SETTINGS, state, sequences=[made.sequence, after.sequence], before=before.sequence, store=store
+            ):
+                pass
+        assert caught.value.facts["checkpoint_id"] == made.checkpoint_id
+    for state, sequences, parent in (
+        ("total", [made.sequence, after.sequence], before.sequence),
+        ("value", [after.sequence], made.sequence),
+    ):
+        async with open_changes(
+            SETTINGS, state, sequences=sequences, before=parent, store=store, key_as_json=True
+        ) as changes:
+            assert await changes.next() is not None
 
 
 @run_virtual

@@ -106,11 +106,13 @@ class Contents(msgspec.Struct, frozen=True):
     """The contents of a commit: what its ranges hold, and the states that are described in it.
 
     `left`: objects that nothing of the commit may lie in. Output that is still to be published is copied from there.
+    `transformed`: the states that have other values than before.
     """
 
     ranges: Sequence[RangeState]
     states: Sequence[StateDescriptor]
     left: frozenset[str] = frozenset()
+    transformed: tuple[str, ...] = ()
 
 
 class OfflineJob(msgspec.Struct, frozen=True):
@@ -163,7 +165,14 @@ class OfflineJob(msgspec.Struct, frozen=True):
                 if before is not None:
                     await before(coordinator.next_sequence)
                 is_sent = True
-                await coordinator.commit(checkpoint_id, snapshots, source, clock=clock, starts_from=starts_from)
+                await coordinator.commit(
+                    checkpoint_id,
+                    snapshots,
+                    source,
+                    clock=clock,
+                    starts_from=starts_from,
+                    transformed=contents.transformed,
+                )
             except BaseException as error:
                 await uploads.discard_unless_held(error, is_sent=is_sent)
                 raise

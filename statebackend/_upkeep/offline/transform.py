@@ -191,7 +191,8 @@ class _Transforming:
                     segment_bytes_max=base_segment_bytes(opened.settings.in_flight_bytes_max),
                     meter=Meter("writing", base.max_parallelism, self._tell),
                 )
-                return Contents(ranges, states.descriptors)
+                transformed = tuple(sorted({self._state.name, *report.keys}))
+                return Contents(ranges, states.descriptors, transformed=transformed)
 
             new_id, uploads = await opened.commit(claimed, write)
         return msgspec.structs.replace(report, checkpoint_id=new_id, bytes_written=uploads.written[1])

@@ -14,7 +14,14 @@ import pyarrow as pa
 from statebackend._codec.commit import Commit
 from statebackend._log.position import Pin
 from statebackend._reading.asked_of_state import check_known, groups_of
-from statebackend._reading.feed import Stretch, open_changes, own_change_sets, stretch, stretch_after
+from statebackend._reading.feed import (
+    Stretch,
+    made_as_a_whole,
+    open_changes,
+    own_change_sets,
+    stretch,
+    stretch_after,
+)
 from statebackend._reading.opened_state import read_batches
 from statebackend._reading.rows.layouts import KEY
 from statebackend._reading.what_to_read import range_from
@@ -125,13 +132,17 @@ async def _key_type_of_changes(
             retained = [commit async for commit in branch][::-1]
             begins = retained[0].parent is None
             found = Stretch(None if begins else retained[0], retained if begins else retained[1:])
-    if not found.commits:
+    before, commits = found
+    for commit in found.commits:
+        if feed.start is None and made_as_a_whole(commit, name):  # the feed begins behind it
+            before, commits = commit, found.commits[found.commits.index(commit) + 1 :]
+    if not commits:
         return None
     async with open_changes(
         options.settings,
         name,
-        sequences=[commit.sequence for commit in found.commits],
-        before=None if found.before is None else found.before.sequence,
+        sequences=[commit.sequence for commit in commits],
+        before=None if before is None else before.sequence,
         columns=options.columns,
         migrate=migrate,
     ) as changes:
