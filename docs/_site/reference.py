@@ -87,6 +87,8 @@ _COMMANDS_PAGE: Final = """# Command line
 `statebackend COMMAND`, or `python -m statebackend COMMAND`, looks at a job, reads, verifies and sweeps it without
 opening it, also beside a running stream. The job comes from the options, else from the file in `--settings`, or without
 a file from the environment: `STATEBACKEND_PRIMARY`, `STATEBACKEND_JOB` and the other [settings](settings.md).
+A module of yours that an argument or a setting names has to be found by Python: in the working directory only by
+`python -m statebackend`.
 
 ## Options of every command
 {common}

@@ -78,7 +78,8 @@ class CredentialSource:
             for part in name.split("."):
                 found = getattr(found, part)
         except (ImportError, AttributeError) as error:
-            raise SettingsError("the function for credentials cannot be imported here", name=self._function) from error
+            said = f"the function for credentials cannot be imported here: {error}"
+            raise SettingsError(said, name=self._function) from error
         if not callable(found):
             raise SettingsError("the name for credentials is not that of a function", name=self._function)
         return cast("Fetch", found)

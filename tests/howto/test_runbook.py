@@ -86,7 +86,8 @@ def test_every_entry_has_its_test() -> None:
 def test_the_numbers_look_wrong(site: Site) -> None:
     """Bytes, one key at a checkpoint, one batch; and the last good checkpoint under a name, from which it goes on."""
     assert site.follow("The numbers look wrong: what now") == [0, 0, 0, 0, 0], site.said
-    _, _, got, changed, _ = site.said
+    _, log, got, changed, _ = site.said
+    assert ["2 -> 3" in log, "1 -> 2" in log] == [True, True]
     assert got.strip() == "2"
     assert "N14228" in changed
     assert site.batch() == 4

@@ -112,7 +112,7 @@ async def test_what_is_no_answer_is_told() -> None:
         assert SECRET not in str(caught.value)
     with pytest.raises(StoreUnavailableError, match="have ended"):
         await renewal_by(Issuing(clock, -10.0)).current()
-    with pytest.raises(SettingsError, match="cannot be imported"):
+    with pytest.raises(SettingsError, match="cannot be imported here: No module"):
         await Renewal(CredentialSource("no_such_module:fetch"), S3Credentials, clock=clock).current()
 
 
