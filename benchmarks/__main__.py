@@ -5,7 +5,8 @@
     nox -s bench -- spark upserts       these, or parts of them: state.access
     nox -s bench -- list                what there is, and how long each takes
     nox -s bench -- compare OLD NEW     two results files, or two directories of them
-    nox -s bench -- page                the performance page, its charts and its history, from the results
+    nox -s bench -- page                the performance page and its charts, from the results
+    nox -s bench -- history             every claim beside what it was in earlier runs, as tables
 
 A run writes each result to `benchmarks/results`, and to the history there; a quick one writes to `build/benchmarks`, a
 trial with `--sizes` nowhere. It ends with a line for each benchmark, and with status 1 if one could not be run.
@@ -33,7 +34,7 @@ WORSE: Final = 1.25
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; without one, run benchmarks. A missed expectation is a result, not an error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {"list": _list, "compare": _compare, "page": _page}
+    commands = {"list": _list, "compare": _compare, "page": _page, "history": _history}
     command = commands.get(given[0], _run) if given else _run
     command(given[1:] if command is not _run else given)
 
@@ -151,8 +152,10 @@ def _page(arguments: Sequence[str]) -> None:
     performance: Any = importlib.import_module("benchmarks.performance")  # needs matplotlib
     for path in performance.make(results.load(given.results)):
         print(path)
-    history.PAGE.write_text(history.page(history.load(history.FILE)), encoding="utf-8")
-    print(history.PAGE)
+
+
+def _history(_arguments: Sequence[str]) -> None:
+    print(history.tables(history.load(history.FILE)))
 
 
 def _named(name: str) -> str:

@@ -1,6 +1,6 @@
-"""What each benchmark has measured, commit by commit: a line for every claim of every whole run, and a page of them.
+"""What each benchmark has measured, commit by commit: a line for every claim of every whole run, and tables of them.
 
-`benchmarks/results/history.jsonl` only grows. The page shows the newest runs of each claim beside one another. A time
+`benchmarks/results/history.jsonl` only grows. The tables show the newest runs of each claim beside one another. A time
 depends on the machine and on what else it did, a ratio of contestants that took turns does not: so ratios come first.
 """
 
@@ -14,15 +14,7 @@ import msgspec
 from benchmarks.results import DIRECTORY, RATIOS, Result
 
 FILE: Final = DIRECTORY / "history.jsonl"
-PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "performance-history.md"
 RUNS_SHOWN: Final = 5
-HEAD: Final = """# Performance, commit by commit
-
-What the benchmarks of [the performance page](performance.md) measured each time they were run as a whole, newest run
-last. A ratio is of contestants that took turns in one run, and can be compared across commits and machines. Times and
-amounts cannot: they are of their machine. `nox -s bench` adds its runs to `benchmarks/results/history.jsonl`, and
-`nox -s bench -- page` makes this page of that file.
-"""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -67,13 +59,13 @@ def load(file: Path) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.begun)
 
 
-def page(entries: Iterable[Entry]) -> str:
-    """The text of the page: a table for each benchmark, with a column for each of its newest runs."""
+def tables(entries: Iterable[Entry]) -> str:
+    """A table for each benchmark, in Markdown, with a column for each of its newest runs."""
     by_benchmark = sorted(entries, key=lambda entry: (entry.benchmark, entry.begun))
-    parts = [HEAD]
+    parts = list[str]()
     for benchmark, of_it in groupby(by_benchmark, key=lambda entry: entry.benchmark):
-        parts.append(f"\n## {benchmark}\n\n" + "\n".join(_table(list(of_it))) + "\n")
-    return "".join(parts)
+        parts.append(f"## {benchmark}\n\n" + "\n".join(_table(list(of_it))) + "\n")
+    return "\n".join(parts)
 
 
 def _table(entries: Sequence[Entry]) -> Iterator[str]:

@@ -109,9 +109,7 @@ def expectations(results: Sequence[Result]) -> str:
     rows = (
         f"| {line.claim} | {line.expected} | {figure(line.measured)} {line.unit} | {name} |" for name, line in missed
     )
-    counts = (
-        f"{len(lines)} expectations, {len(missed)} missed. [Commit by commit](performance-history.md) has all of them."
-    )
+    counts = f"{len(lines)} expectations, {len(missed)} missed. `nox -s bench -- history` prints all, run by run."
     return "\n".join(
         [counts, "", "| missed | expected | measured | benchmark |", "| --- | --- | --- | --- |", *rows, ""]
     )

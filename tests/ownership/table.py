@@ -1,4 +1,4 @@
-"""The table of `docs/explanation/ownership.md`, and how a test is bound to a row of it.
+"""The table of `owners.md`, and how a test is bound to a row of it.
 
     @row("copy-late")
     async def test_...(disk: Disk) -> Fate:
@@ -18,7 +18,7 @@ from statebackend.testing.virtual_time import run_virtual
 
 Fate = Literal["gone", "stays", "replaced", "never there"]
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "ownership.md"
+DOCUMENT = Path(__file__).parent / "owners.md"
 HEADER = ["Row", "What", "Situation", "Owner", "Deleted by, when", "Fate"]
 
 
