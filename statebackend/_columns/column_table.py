@@ -58,6 +58,7 @@ class ColumnTable(OneRow, Table):
 
     def __init__(self, schema: TableSchema, keys: OwnedKeys, *, hash_keys: HashKeys = hash_parts) -> None:
         self._described = schema
+        self._has_text_keys = [(each.name, each.type) for each in schema.keys] == [("", "string")]
         self._key_type = schema.key_type
         self._owned = keys
         self._rows = KeyRows(key_columns(schema), keys, hash_keys)

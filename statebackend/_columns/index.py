@@ -7,7 +7,7 @@ are next to each other, and rows in order of `order_of` are placed in one pass, 
 There is no wrapping round: the array has room behind the last place, and gets more when that is used up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -78,13 +78,9 @@ class HashIndex:
             pending = pending[np.flatnonzero(~is_hit)]
             at[pending] += 1
 
-    def rows_from(self, order: int) -> Iterator[int]:
-        """The rows at the place of a key and behind it, up to the first empty one: among them is that of the key."""
-        at, place_at = order >> self._shift, self._places.item
-        while (row := place_at(at)) != EMPTY:
-            if row >= 0:
-                yield row
-            at += 1
+    def rows_from(self, order: int) -> tuple[int, Callable[[int], int]]:
+        """The place of a key, and the row at each place: `EMPTY` ends the search behind it, `REMOVED` does not."""
+        return order >> self._shift, self._places.item
 
     def add(self, at: Order, hashes: Hashes, same: Callable[[Integers, Integers], Flags]) -> tuple[Integers, Integers]:
         """Claim places for keys that have no row; `at`: where the search for each ended. There must be room for all.

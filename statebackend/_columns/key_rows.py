@@ -9,7 +9,7 @@ from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.growable import grown
-from statebackend._columns.index import ROWS_MAX, HashIndex, Order
+from statebackend._columns.index import EMPTY, ROWS_MAX, HashIndex, Order
 from statebackend._columns.keys import HashKeys, KeyColumns, Parts, PlainParts, count_of, plain_keys, same_parts, taken
 from statebackend._tables.key_groups import SIGN, WRAP, OwnedKeys, groups_of_hashes
 from statebackend.errors import InputError, KeyGroupError
@@ -110,9 +110,11 @@ class KeyRows:
             return None
         self._ensure_index()
         hash_at, is_at = self._hashes.item, self._keys.is_at
-        for row in self._index.rows_from((group - owned.first) << 32 | digest >> 32):
-            if hash_at(row) == digest and is_at(row, key):
+        place, row_at = self._index.rows_from((group - owned.first) << 32 | digest >> 32)
+        while (row := row_at(place)) != EMPTY:
+            if row >= 0 and hash_at(row) == digest and is_at(row, key):
                 return row
+            place += 1
         return -1
 
     def find_or_add(self, parts: Parts, hashes: Hashes) -> tuple[Integers, Flags]:

@@ -216,7 +216,10 @@ class KeyColumns:
 
     def is_at(self, row: int, key: PlainParts) -> bool:
         """True if this is the key of the row."""
-        return all(part.item(row) == each for part, each in zip(self._parts, key, strict=True))
+        for part, each in zip(self._parts, key, strict=True):  # noqa: SIM110  # `all` takes twice as long
+            if part.item(row) != each:
+                return False
+        return True
 
     def write(self, rows: Any, keys: Parts) -> None:
         """Set the keys of these rows."""

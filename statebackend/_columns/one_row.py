@@ -12,7 +12,6 @@ from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import KEY_BYTES_MAX, PlainParts, hash_parts
 from statebackend._columns.table_schema import TableSchema
 from statebackend._tables.key_groups import INT_GREATEST, INT_LEAST, SEED, key_hash
-from statebackend.ids import Key
 
 _PLAIN_KEYS: Final[Mapping[str, type]] = {"string": str, "int64": int, "binary": bytes}
 _NUMBERS: Final = frozenset(
@@ -26,31 +25,35 @@ class OneRow:
     """The part of a `ColumnTable` that reads one row at a time."""
 
     _described: TableSchema
+    _has_text_keys: bool
     _rows: KeyRows
     _columns: Mapping[str, FixedColumn | StringColumn]
     _types: Mapping[str, DataType]
-    _read: tuple[TableSchema | None, Mapping[str, Callable[[int], Any]]] = (None, {})
+    _read: tuple[TableSchema | None, Sequence[str], Sequence[tuple[str, Callable[[int], Any]]]] = (None, (), ())
 
-    def find_one(self, key: object) -> int | None:
+    def find_one(self, key: Any) -> int | None:
         """The key's row, -1 where there is none; `None` for what may be no key of this table: `find` knows more."""
+        rows = self._rows
         parts = self._parts_of(key)
-        if parts is None or self._rows.hash is not hash_parts:
+        if parts is None or rows.hash is not hash_parts:
             return None
-        return self._rows.find_one(parts, key_hash(cast("Key", key), SEED))
+        # Text is hashed as its bytes are, which are there.
+        return rows.find_one(parts, key_hash(parts[0] if len(parts) == 1 and type(key) is str else key, SEED))
 
     def plain_row(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         """The columns of a row, as `plain_of` gives them. Raises `ValueError` or `ValueDecodeError` as that does."""
-        described, read = self._read
-        if described is not self._described:
-            read = {
-                each.name: _reader(self._columns[each.name], each.type, self._types[each.name])
-                for each in self._described.columns
-            }
-            self._read = self._described, read
-        return {name: read[name](row) for name in names}
+        described, asked, readers = self._read
+        if described is not self._described or asked is not names:
+            types = {each.name: each.type for each in self._described.columns}
+            readers = [(name, _reader(self._columns[name], types[name], self._types[name])) for name in names]
+            self._read = self._described, names, readers
+        return {name: read(row) for name, read in readers}
 
     def _parts_of(self, key: Any) -> PlainParts | None:
         """The parts of a key, text as bytes; `None` if it is of another type than the keys of this table."""
+        if type(key) is str and self._has_text_keys:
+            octets = _octets_of(key)
+            return None if octets is None else (octets,)
         described = self._described
         given = cast("Sequence[object]", key if described.has_tuples and type(key) is tuple else (key,))
         if len(given) != len(described.keys):
@@ -64,15 +67,20 @@ class OneRow:
                     return None
                 parts.append(part)
                 continue
-            try:
-                octets = part.encode() if isinstance(part, str) else part
-            except UnicodeEncodeError:
-                return None
-            assert isinstance(octets, bytes)
-            if len(octets) > KEY_BYTES_MAX:
+            octets = _octets_of(cast("str | bytes", part))
+            if octets is None:
                 return None
             parts.append(octets)
         return parts
+
+
+def _octets_of(part: str | bytes) -> bytes | None:
+    """A part of a key as it is stored; `None` for what cannot be."""
+    try:
+        octets = part.encode() if isinstance(part, str) else part
+    except UnicodeEncodeError:
+        return None
+    return octets if len(octets) <= KEY_BYTES_MAX else None
 
 
 def _reader(column: FixedColumn | StringColumn, words: str, type_: DataType) -> Callable[[int], Any]:

@@ -58,13 +58,15 @@ class ColumnsAtCommit:
         hashed = HashedKeys(changes.key_parts, hash_parts(changes.key_parts))
         changes.hashes_ahead = hashed.hashes
         rows = self.inside.find(hashed)
-        rows = rows[rows >= 0]
-        self.keep(rows[self._places_of(rows) == 0])
+        there = np.flatnonzero(rows >= 0)
+        unkept = there[self._places_of(rows[there]) == 0]
+        self.keep(rows[unkept], hashed.taken(unkept))
         self.inside.apply(changes)
-        rows = self.inside.find(hashed)
-        rows = rows[rows >= 0]
-        added = rows[self._places_of(rows) == 0]
-        self._places[added] = ADDED
+        if len(there) < len(rows):
+            rows = self.inside.find(hashed)
+            rows = rows[rows >= 0]
+            added = rows[self._places_of(rows) == 0]
+            self._places[added] = ADDED
 
     def let_go(self) -> dict[Key, Any]:
         """As `AtCommit.let_go`. To free arrays takes no time."""
@@ -72,10 +74,10 @@ class ColumnsAtCommit:
         self._rows_kept, self._places = np.zeros(0, np.int64), np.zeros(0, np.int32)
         return {}
 
-    def keep(self, rows: Integers) -> None:
-        """Keep these rows, which are about to be changed and were not kept before."""
+    def keep(self, rows: Integers, keys: HashedKeys) -> None:
+        """Keep these rows of these keys, which are about to be changed and were not kept before."""
         assert self._kept is not None
-        kept, is_new = self._kept.find_or_add(self.inside.keys(rows))
+        kept, is_new = self._kept.find_or_add(keys)
         assert is_new.all()
         self._kept.scatter(kept, self.inside.gather(rows))
         self._rows_kept = np.concatenate([self._rows_kept, rows])

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,7 +20,7 @@ from statebackend._threads import WorkerThreads
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend.abc import Clock, RestoreReport
 from statebackend.errors import DataError, SettingsError
-from statebackend.ids import ChangeSetHandle, KeyGroupRange, all_key_groups
+from statebackend.ids import ChangeSetHandle, Key, KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
 FREED_AT_ONCE: Final = 4096
@@ -41,6 +41,7 @@ class StateAtCommit:
         self._primary = primary
         self._clock = clock
         self._settings: Final = _settings_at(commit, primary.settings)
+        self._gone: list[dict[Key, Any]] = []
         self.states = self._states_of(commit)
 
     @property
@@ -98,15 +99,20 @@ class StateAtCommit:
                 await may_go_on()
                 table.advance(piece)
         await may_go_on()
-        before = self.tables.let_go()
+        self._gone += self.tables.let_go()
         states.clock.stand_at(commit.clock)
         self.states, self.commit = states, commit
         self.applied_at_s = self._clock.time()
-        for kept in before:
+
+    async def free(self, may_go_on: Callable[[], Awaitable[None]]) -> None:
+        """Free what `advance` has kept while it applied changes, piece by piece: it is no part of the answers."""
+        while self._gone:
+            kept = self._gone[-1]
             while len(kept) > FREED_AT_ONCE:
                 for _ in range(FREED_AT_ONCE):
                     kept.popitem()
                 await may_go_on()
+            self._gone.pop()
 
     def _states_of(self, commit: Commit) -> KeyedStates:
         states = KeyedStates(

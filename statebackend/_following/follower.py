@@ -148,7 +148,9 @@ class StateFollower(FollowedStates, Reads):
 
     def read_states(self) -> tuple[KeyedStates, object]:
         """The states to read in, and the commit that they are of."""
-        self._check_usable()
+        self._home.check()
+        if self._closed is not None:
+            self._check_usable()
         if self._max_staleness_s is not None:
             self._check_fresh(self._max_staleness_s)
         state = self._following.state

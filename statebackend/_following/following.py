@@ -250,6 +250,8 @@ class Following:
             self.observer.commits_followed(
                 len(commits), changes=count, size_bytes=size_bytes, seconds=self.clock.monotonic() - begun
             )
+            self._tell_moved()
+            await state.free(self._may_go_on)
         self._steps.stand_at(entries[-1])
         return None
 

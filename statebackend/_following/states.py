@@ -63,7 +63,7 @@ class FollowedState(Generic[S]):
             ttl = msgspec.structs.replace(ttl, on_read=False)
         self._declare: Callable[[KeyedStates], S] = lambda states: declare(states, name, *types, ttl=ttl, **options)
         self._declared_in: tuple[object, object] = (None, None)
-        self._state: S | None = None
+        self._state: S = cast("S", None)
         self._now()
 
     def _now(self) -> S:
@@ -73,7 +73,7 @@ class FollowedState(Generic[S]):
         if states is not states_before or (self._anew and version is not version_before):
             self._state = self._declare(self._follower.declared_in(states, self.name))
             self._declared_in = states, version
-        return cast("S", self._state)
+        return self._state
 
     def __contains__(self, key: object) -> bool:
         return key in cast("Any", self._now())
@@ -112,7 +112,8 @@ class FollowedValues(FollowedState[Any], Mapping[Key, V]):
     """A value state, a reducing one or an aggregating one: a mapping from key to a fresh value, or result."""
 
     def __getitem__(self, key: Key) -> V:
-        return cast("V", self._now()[key])
+        found: V = self._now()[key]
+        return found
 
     def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The values of `keys`, in their order; for a missing key `default`, or the default of the declaration."""
@@ -187,7 +188,8 @@ class FollowedColumns(FollowedState[Any], Mapping[Key, Mapping[str, Any]]):
     _anew = True
 
     def __getitem__(self, key: Key) -> Mapping[str, Any]:
-        return cast("Mapping[str, Any]", self._now()[key])
+        found: Mapping[str, Any] = self._now()[key]
+        return found
 
     @property
     def schema(self) -> Any:

@@ -106,7 +106,9 @@ class TableAtCommit:
     def keep(self, changes: KeyedChanges) -> None:
         """Keep the entries that these changes are about to change, unless they are kept already."""
         kept = self.entries.kept
-        keys = [key for key in dict.fromkeys(changes.keys) if key not in kept]
+        keys: Sequence[Key] = changes.keys
+        if not kept.keys().isdisjoint(keys):
+            keys = [key for key in keys if key not in kept]
         found = self.inside.find_many(keys, keep=False)
         if isinstance(next((entry for entry in found if entry is not None), None), bytearray | dict):
             found = [None if entry is None else entry.copy() for entry in found]

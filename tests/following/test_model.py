@@ -89,7 +89,7 @@ def is_fresh_once_it_answers(_: KnownMoment) -> float:
     return 0.0
 
 
-def keeps_no_rows(_: ColumnsAtCommit, __: Any) -> None:
+def keeps_no_rows(_: ColumnsAtCommit, __: Any, ___: Any) -> None:
     """The row of a column is changed while the commit before is still read."""
 
 
