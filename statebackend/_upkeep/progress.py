@@ -42,14 +42,13 @@ class Meter:
 
 def reading(commit: Commit, tell: Tell) -> FileDone:
     """Tell how far a restore of `commit` is, after each file that it has applied."""
-    objects = {handle for part in commit.ranges for handle in part.objects()}
-    meter = Meter("reading", sum(handle.length for handle in objects), tell)
-    seen: set[str] = set()
+    left = {handle.key: handle.length for part in commit.ranges for handle in part.objects()}
+    meter = Meter("reading", sum(left.values()), tell)
 
     def file_done(key: str, size_bytes: int, changes: int) -> None:
-        # An object is read again for change sets that do not lie side by side in it: its bytes count once.
-        new_bytes = 0 if key in seen else size_bytes
-        seen.add(key)
-        meter.step(new_bytes, changes=changes, size_bytes=new_bytes)
+        # An object is read again for change sets that do not lie side by side in it: its bytes count once. It is done
+        # as a whole, although only some of it may have been wanted.
+        length = left.pop(key, 0)
+        meter.step(length, changes=changes, size_bytes=size_bytes if length else 0)
 
     return file_done

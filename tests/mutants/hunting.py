@@ -145,10 +145,14 @@ def _by_programs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
     """Whatever fails counts, if the same program is sound without the mutant, in a process of its own."""
     failure_of = importlib.import_module("tests.programs.__main__").failure_of
     draw = importlib.import_module("tests.programs.drawing").draw
+    traits = importlib.import_module("tests.programs.pairs").traits
     for number in range(mutant.tries):
         seed = mutant.first + number
+        found = "\n".join(traits(program := draw(seed)))
+        if not all(need in found for need in mutant.needs):
+            continue
         signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)  # for each of them
-        if (error := failure_of(draw(seed))) is None:
+        if (error := failure_of(program)) is None:
             continue
         alone = ("--first", str(seed), "--seeds", "1", "--jobs", "1")
         command = (sys.executable, "-m", "tests.programs", *alone)

@@ -69,6 +69,7 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._processing.runner",
         "        if table.num_rows:  # without rows, the types may be nobody's",
         "        if False:",
+        needs=("slip: null key", "clock: event"),
     ),
     _Mend(
         "rows of a function without an output are lost",
@@ -106,12 +107,14 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._reading.feed",
         "            layout, open_merge = layout_and_merge(parent, self._state, asked)",
         "            layout, open_merge = layout_and_merge(parent, state_in(parent, self._state.name), asked)",
+        needs=("beside: look at feed",),
     ),
     _Mend(
         "a difference reads each commit as it has the state itself",
         "statebackend._reading.differences",
         "    if can_read(after, before):",
         "    if False:",
+        needs=("beside: look at differences",),
     ),
     _Mend(
         "of names that Python takes for equal a map has one",
@@ -130,12 +133,21 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend.spark.reading.positions",
         "type_ = None if options.feed is None else await _key_type_of_changes(options, options.feed, name, migrate)",
         "type_ = None",
+        needs=("beside: look at feed",),
     ),
     _Mend(
         "local copies of another run are called damaged",
         "statebackend._local.rocksdb_copies",
         "        return file not in found.rocksdb",
         "        return False",
+        needs=("beside: repair", "has_local: True", "table: rocksdb"),
+    ),
+    _Mend(
+        "a history is silent about what a commit made as a whole",
+        "statebackend._reading.histories",
+        "return isinstance(added_by(parent, [commit], self._group_in(commit)), str)",
+        "return False",
+        needs=("look at history",),
     ),
     # ------------------------------------------------------------------------------- an answer depends on where or when
     _Mend(
@@ -184,17 +196,20 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._upkeep.offline.offline_commit",
         "await coordinator.outbox.leave(contents.left)",
         "pass",
+        needs=("outbox",),
     ),
     _Mend(
         "a follower reads no time-to-live before the job has a time",
         "statebackend._following.followed_state",
         "states.clock.is_only_read = True",
         "pass",
+        needs=("ttl: ",),
     ),
     _Mend(
         "a follower's columns need the time-to-live that the job has",
         "statebackend._following.states",
         "for kept in (ttl,) if before is None or ttl is None else (ttl, None):",
         "for kept in (ttl,):",
+        needs=("kind: columns", "ttl: "),
     ),
 )

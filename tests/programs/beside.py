@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import statebackend as sb
 from statebackend.errors import CheckpointNotFoundError, InputError, StateBackendError
 from tests.programs.dictionaries import NEVER, Dictionaries
+from tests.programs.histories import look_at_history
 from tests.programs.looking import check
 from tests.programs.operations import act, declare
 from tests.programs.program import Edit, Heir, Look, Savepoint, Upkeep
@@ -177,6 +178,10 @@ READERS: Mapping[str, Callable[["Running", MoreReaders, int], None]] = {
     "commands": lambda running, readers, number: readers.look_by_commands(running.held, number),
     "spark": lambda running, readers, number: look_in_spark(running.settings, running.job, running.held),
     "feed": _look_at_feed,
+    "report": lambda running, readers, number: attend(
+        readers.look_at_report(running.held, running.line[-1].checkpoint_id, running.savepoints)
+    ),
+    "history": lambda running, readers, number: look_at_history(running, number),
 }
 
 

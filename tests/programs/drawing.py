@@ -22,11 +22,13 @@ from tests.programs.program import (
     Item,
     Job,
     Look,
+    Mirror,
     Program,
     Rewind,
     Rewrite,
     Savepoint,
     Seed,
+    SeedAnew,
     Slip,
     Start,
     Step,
@@ -65,6 +67,8 @@ READERS = (
     "spark",
     "feed",
     "feed",
+    "history",
+    "report",
 )
 GROUPS = (3, 128, 255, 256, 257, 32_768)
 """Numbers of key groups."""
@@ -96,7 +100,12 @@ HELD_BACK = frozenset[str]()
 FRESH = 100_000
 """From this seed on are those that a commit draws for its tests. What would make them depend on threads, or has not
 been hunted for long, is drawn for the seeds before it alone."""
-YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby", "transform"})
+YOUNG = frozenset(
+    {
+        *("weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby", "transform"),
+        *("mirror", "clone", "seed anew", "history", "starts"),
+    }
+)
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
 BESIDE = ("", "", "", "store fails", "answers lost", "store refuses", "killed at a request")
 """The weather of what is done beside the stream."""
@@ -110,7 +119,8 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     drawing = _Drawing(chance, held_back)
     steps: list[Step] = [Start(drawing.job())]
     if (drawn := chance.random()) < 0.1:
-        steps.append(Seed(drawing.items(chance.choice((0, 3, 40)), 5), BEGIN_S - 10.0, *drawing.weather()))
+        items, starts = drawing.items(chance.choice((0, 3, 40)), 5), drawing.one_of("starts", (False, True), (False,))
+        steps.append(Seed(items, BEGIN_S - 10.0, starts, *drawing.weather()))
     elif drawn < 0.2:
         steps.append(Edit(drawing.items(2, 3), 1, first=True, skipped=chance.choice((0, 0, 5))))
     for _ in range(chance.choice((1, 2, 3))):
@@ -313,10 +323,13 @@ class _Drawing:
             lambda: FromSavepoint(chance.choice(("first", "second")), self.plain_batch()),
             self.slip,
             self.slip,
-            *(lambda: Look(chance.choice(READERS), chance.randrange(127)),) * 3,
+            *(lambda: Look(self.one_of("history", READERS, READERS[:-2]), chance.randrange(127)),) * 3,
         )
         young: Mapping[str, Callable[[], Step]] = {
             "adopt": self.adopt,
+            "mirror": self.mirror,
+            "clone": self.clone,
+            "seed anew": self.seed_anew,
             "transform": lambda: Transform(
                 chance.randrange(9), *(chance.randrange(5) for _ in range(3)), *self.weather()
             ),
@@ -344,6 +357,19 @@ class _Drawing:
             weather=self.one_of("weather", ("", "", "", "store fails", "store refuses"), ("",)),
         )
 
+    def mirror(self) -> Mirror:
+        chance = self.chance
+        weather, fate = self.weather()
+        return Mirror(
+            state=chance.randrange(9),
+            lag=chance.choice((1, 1, 1, 2, 5)),
+            as_json=chance.random() < 0.2,
+            in_sink=chance.random() < 0.3,
+            anew=chance.random() < 0.1,
+            weather=weather,
+            fate=fate,
+        )
+
     def heir(self) -> Heir:
         weather, fate = self.weather()
         twice = self.chance.random() < 0.3
@@ -365,6 +391,11 @@ class _Drawing:
             weather=weather,
             fate=fate,
         )
+
+    def seed_anew(self) -> SeedAnew:
+        chance = self.chance
+        form = chance.choice(("pairs", "columns", "files"))
+        return SeedAnew(form, chance.random() < 0.5, *self.weather())
 
     def erase(self) -> Erase:
         chance = self.chance

@@ -1,8 +1,9 @@
 """Keys are erased from the job, and then it is proved that nothing has them: the oracle knows what must be gone."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import statebackend as sb
 from statebackend.errors import FencedError, InputError
@@ -11,7 +12,7 @@ from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import WrongError, check, refused
 from tests.programs.program import Batch, Declared, Erase
 from tests.programs.surroundings import attend
-from tests.programs.values import KEYS
+from tests.programs.values import KEYS, key_read, text_of
 from tests.programs.weather import through_weather
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ UNREAD = "it cannot be read"
 """Said of a file of RocksDB that no checkpoint names yet, since its writer is at work."""
 OLD_S = 2 * 86_400.0
 """So old is what may be swept, whatever it is: in a job that writes nothing it takes a day."""
+
+
+class Erased(NamedTuple):
+    """The commit that has erased keys last, in these states; and the texts of the keys."""
+
+    checkpoint_id: int
+    states: Collection[str]
+    keys: frozenset[str]
 
 
 def erase(running: "Running", step: Erase) -> None:
@@ -89,6 +98,8 @@ def _note(running: "Running", newest: int, states: list[Declared], keys: list[An
     running.kept = {each.checkpoint_id: running.kept[each.checkpoint_id] for each in running.savepoints.values()}
     running.line, running.floor = [], newest
     running.committed(newest, held, None)
+    texts = frozenset(text_of(key_read(key)) for key in keys)
+    running.erased = Erased(newest, {each.name for each in states}, texts)
     running.line = [running.line[0]._replace(newest_batch=newest_batch)]
 
 

@@ -12,8 +12,9 @@ from statebackend.errors import (
     WrongQueryError,
 )
 from tests.programs.beside import newest_id
+from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import refused
-from tests.programs.program import Adopt, FromSavepoint, Rewind, Rewrite, Transform
+from tests.programs.program import Adopt, Declared, FromSavepoint, Rewind, Rewrite, Transform
 from tests.programs.surroundings import attend
 from tests.programs.values import KEYS
 from tests.programs.weather import through_weather
@@ -116,7 +117,7 @@ def transform(running: "Running", step: Transform) -> None:
         if newest_id(running.settings) == before:  # else it was done, and nobody heard of it
             attend(sb.transform(running.settings, state.name, function))
 
-    if is_taken:
+    if is_taken or _has_equal_names(running.held, state):
         with refused(InputError):
             once()
     else:
@@ -124,6 +125,12 @@ def transform(running: "Running", step: Transform) -> None:
         running.committed(newest_id(running.settings), held, None)
         running.transformed[max(running.kept)] = state.name
     running.next_run()
+
+
+def _has_equal_names(held: Dictionaries, state: Declared) -> bool:
+    """True if a map has names that Python takes for equal: no function is given such a dict."""
+    maps = held.rows(state).values() if state.kind == "map" else ()
+    return any(len({cell.name for cell in entries.values()}) < len(entries) for entries in maps)
 
 
 def adopt(running: "Running", step: Adopt) -> None:

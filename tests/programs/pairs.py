@@ -16,8 +16,10 @@ from tests.programs.program import (
     Erase,
     Follow,
     Look,
+    Mirror,
     Program,
     Savepoint,
+    Seed,
     SeedAnew,
     Slip,
     Start,
@@ -33,8 +35,8 @@ IMPOSSIBLE: frozenset[tuple[str, str]] = frozenset(
         *((f"clock: {one}", f"late: {late}") for one in ("none", "batch") for late in ("drop", "keep", "output")),
         *((f"clock: {one}", f"clock: {other}") for one, other in combinations(("batch", "event", "none"), 2)),
         ("times: instant", "times: naive"),
-        ("beside: edit at first", "beside: seed"),
-        ("bad weather: seed", "beside: edit at first"),
+        *combinations(("beside: edit at first", "beside: seed", "beside: seed with a start"), 2),
+        *((f"bad weather: {seed}", "beside: edit at first") for seed in ("seed", "seed with a start")),
         *combinations((f"keys: {each}" for each in ("bytes", "int", "str", "tuple")), 2),
         *combinations(sorted(f"groups: {each}" for each in (3, 128, 255, 256, 257, 32_768)), 2),
     }
@@ -81,12 +83,16 @@ def _name_of(step: Step) -> str:  # noqa: C901  # a line for each
             name = step.what
         case Follow(part=part, pin=pin):
             name += " a part" * bool(part) + " with a pin" * pin
+        case Mirror(as_json=as_json, in_sink=in_sink):
+            name += " in JSON" * as_json + " by the sink" * in_sink
         case Erase(beside=Batch()):
             name += " beside a stream"
         case Erase(drops=False):
             name += " and drop no savepoint"
         case Clone(of=of):
             name += f" of {of}" + " to go on" * (step.goes_on and step.share == 1.0)
+        case Seed(starts=True):
+            name += " with a start"
         case Adopt(times=times) if times > 1:
             name += " and return" if step.returns else " many times"
         case SeedAnew(form=form):

@@ -151,6 +151,21 @@ class Follow(Shown, frozen=True):
     weather: Weather = ""
 
 
+class Mirror(Shown, frozen=True):
+    """A state is mirrored into a folder of Parquet from now on: after each `lag` steps, and in the end, it catches up.
+
+    `as_json`: keys as text. `in_sink`: the sink mirrors it as well. `anew`: from the whole state, now and then.
+    """
+
+    state: int = 0
+    lag: int = 1
+    as_json: bool = False
+    in_sink: bool = False
+    anew: bool = False
+    weather: Weather = ""
+    fate: int = 0
+
+
 class Heir(Shown, frozen=True):
     """The driver seems to be lost: a follower takes the job over, and commits by hand. The driver is alive, and fenced.
 
@@ -217,10 +232,14 @@ class Clone(Shown, frozen=True):
 
 
 class Seed(Shown, frozen=True):
-    """Before the first batch the job gets a state: what these rows do, at this time if it has a clock."""
+    """Before the first batch the job gets a state: what these rows do, at this time if it has a clock.
+
+    `starts`: it says where the stream has to begin, and so must the sink.
+    """
 
     items: tuple[Item, ...]
     clock_s: float = 1_700_000_000.0
+    starts: bool = False
     weather: Weather = ""
     fate: int = 0
 
@@ -306,6 +325,7 @@ Step = (
     | Slip
     | Look
     | Follow
+    | Mirror
     | Heir
     | Erase
     | Clone

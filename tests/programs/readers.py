@@ -2,6 +2,7 @@
 
 import csv
 import struct
+from collections.abc import Collection
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 import statebackend as sb
 from statebackend._codec.plain import plain
+from statebackend._upkeep.sizes import size_totals
 from statebackend.cli.commands import main
 from statebackend.errors import InputError
 from tests.programs.dictionaries import Dictionaries
@@ -41,7 +43,10 @@ class MoreReaders(Readers):
         names = [each.name for each in self.known(held, self.keyed)]
         if not names:
             return
-        async with sb.read_rows(self.settings, states=names) as rows:
+        shares: list[float] = []
+        async with sb.read_rows(self.settings, states=names, tell=lambda told: shares.append(told.share)) as rows:
+            check("shares that were read", shares, sorted(shares))
+            check("share in the end", shares[-1:], [1.0] * bool(shares))
             found: dict[str, set[str]] = {name: set() for name in names}
             for row in rows:
                 found[row.state].add(Json(row.key).decode())
@@ -50,6 +55,18 @@ class MoreReaders(Readers):
             check(f"missing rows of {declared.name}", sorted(expected - found[declared.name]), [])
             if declared.ttl_s is None:
                 check(f"rows of {declared.name}", sorted(found[declared.name]), sorted(expected))
+
+    async def look_at_report(self, held: Dictionaries, newest_id: int, savepoints: Collection[str]) -> None:
+        """`report`: of each state how many keys it has, where that was counted and nothing expires."""
+        report = await sb.report(self.settings)
+        check("checkpoint of the report", report.newest.checkpoint_id, newest_id)
+        check("savepoints of the report", sorted(each.name for each in report.savepoints), sorted(savepoints))
+        states = {each.name: each for each in self.known(held, self.keyed) if each.ttl_s is None}
+        for total in size_totals(report.sizes):
+            name, *others = total.states
+            if name not in states or others or total.is_estimate or total.ranges < len(report.ranges):
+                continue
+            check(f"keys of {name} in the report", total.keys, len(held.rows(states[name])))
 
     async def look_at_differences(self, ids: tuple[int, int], before: Dictionaries, after: Dictionaries) -> None:
         """`diff`: which keys of which states are others. Not of states from which values expire: those show as well."""

@@ -22,7 +22,7 @@ import statebackend as sb
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import StateBackendError
 from statebackend.settings import UploadSettings
-from tests.programs import beside, cloning, erasing, following, mishaps, moves, seeding, slips
+from tests.programs import beside, cloning, erasing, following, mirroring, mishaps, moves, seeding, slips
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.frames import Session, without_jvm
 from tests.programs.looking import WrongError, check
@@ -39,6 +39,7 @@ from tests.programs.program import (
     Item,
     Job,
     Look,
+    Mirror,
     Program,
     Rewind,
     Rewrite,
@@ -77,6 +78,7 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
     Adopt: moves.adopt,
     FromSavepoint: moves.from_savepoint,
     Follow: following.follow,
+    Mirror: mirroring.mirror,
     Heir: following.heir,
     Erase: erasing.erase,
     Clone: cloning.clone,
@@ -118,6 +120,7 @@ class Running:
         self.batch_id = 0
         self.query_id = moves.FIRST_QUERY
         self.adopts: str | bool = False
+        self.starts_from: Any = None
         self.put_out: list[tuple[int, list[str]]] = []
         self.failing_output = 0
         self.moments: dict[int, float] = {}
@@ -125,6 +128,8 @@ class Running:
         self.floor = 0
         self.originals: list[cloning.Original] = []
         self.follower: following.Beside | None = None
+        self.mirror: mirroring.Beside | None = None
+        self.erased: erasing.Erased | None = None
         self.is_copied = self.is_swept = self.is_rewritten = False
 
     def run(self) -> None:
@@ -143,6 +148,8 @@ class Running:
                         attend(self.readers().look_whole(self.held, None if is_last else number))
                         if self.follower is not None:
                             self.follower.look()
+                        if self.mirror is not None:
+                            self.mirror.look(is_last=is_last)
                         for original in self.originals if is_last else ():
                             attend(original.look())
                 except Exception as error:
@@ -259,12 +266,15 @@ class Running:
     def make_sink(self, job: Job | None = None, **other: Any) -> Any:
         job = job or self.job
         options: dict[str, Any] = {"on_rewind": job.on_rewind, "observer": self.told, "adopt": self.adopts}
+        options["starts_from"] = self.starts_from
         if job.parallelism:
             options |= {"execution": "executors", "parallelism": job.parallelism}
         if "function" not in job.work:
             options |= {"key": tuple(KEY_COLUMNS[self.program.keys]), "order_by": "seq"}
         if job.zone_told:
             options["time_zone"] = job.zone
+        if self.mirror is not None:
+            options["mirrors"] = self.mirror.of_sink()
         if job.concurrency is not None:
             options["concurrency"] = job.concurrency
         if job.output != "none":

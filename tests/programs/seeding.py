@@ -4,26 +4,31 @@ seed            before the first batch: what the dictionaries hold
 seed_anew       another job is made of what a reader or an export gives of this one
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import statebackend as sb
-from statebackend.errors import InputError
+from statebackend.errors import InputError, StateGoneError
 from tests.programs.beside import newest_id
 from tests.programs.cloning import Original
 from tests.programs.dictionaries import NEVER, Cell, Dictionaries
 from tests.programs.looking import refused
 from tests.programs.operations import declare
-from tests.programs.program import OPERATOR, Declared, Seed, SeedAnew
+from tests.programs.program import OPERATOR, Batch, Declared, Seed, SeedAnew
 from tests.programs.readers import MoreReaders
 from tests.programs.surroundings import attend
-from tests.programs.values import KEYS, TYPES, evolved
+from tests.programs.values import KEYS, LEGS, TYPES, evolved, read_of
 from tests.programs.weather import through_weather
 
 if TYPE_CHECKING:
     from tests.programs.running import Running
+
+
+START, ELSEWHERE = {"entries": {"0": 7, "1": 0}}, {"entries": {"0": 7, "1": 1}}
+"""Offsets at which a stream begins."""
 
 
 def seed(running: "Running", step: Seed) -> None:
@@ -36,13 +41,20 @@ def seed(running: "Running", step: Seed) -> None:
     for item in step.items:
         for do in item.does:
             held.act(states[do.state], keys[item.key % len(keys)], do)
-    sources = {name: _pairs(held, each) for name, each in states.items() if each.kind not in OPERATOR}
-    if any(pairs is None for pairs in sources.values()):
+    found = {name: _pairs(held, each) for name, each in states.items() if each.kind not in OPERATOR}
+    if any(pairs is None for pairs in found.values()):
         return
+    sources = {name: partial(dict, pairs) for name, pairs in found.items() if pairs is not None}
     _seed(running, running.settings, held, sources, step)
     with refused(InputError):
         attend(sb.seed(running.settings, _declares(running), {}))
     running.committed(newest_id(running.settings), held, None)
+    running.starts_from = START if step.starts else None
+    for other in (None, ELSEWHERE) if step.starts else (ELSEWHERE,):
+        running.next_run(starts_from=other)
+        with refused(StateGoneError):
+            running.sink(running.frame(Batch(), running.batch_id), running.batch_id)
+    running.next_run()
 
 
 def seed_anew(running: "Running", step: SeedAnew) -> None:
@@ -50,13 +62,18 @@ def seed_anew(running: "Running", step: SeedAnew) -> None:
     source, job, readers = running.settings, running.job, running.readers()
     states = readers.known(running.held, readers.keyed)
     held = _seeded(running.held, job.states)
-    sources: dict[str, Any] = {}
+    sources: dict[str, Callable[[], Any]] = {}
     for each in states:
         if (pairs := _pairs(running.held, each)) is None:  # no dict can hold it
             return
         if pairs:
-            sources[each.name] = pairs if step.form == "pairs" else _read(running, readers, each, step.form)
+            is_read = step.form != "pairs" and not _lacks_fields(running.held, each)
+            sources[each.name] = partial(_read, running, readers, each, step.form) if is_read else partial(dict, pairs)
     seeded = msgspec.structs.replace(source, job=f"seed-{len(running.originals)}-{running.runs}")
+    if _has_timers_before(held, states):
+        with refused(InputError):
+            _seed(running, seeded, held.copy(), sources, step)
+        return
     if step.goes_on:
         running.sink.close()
     _seed(running, seeded, held, sources, step)
@@ -64,28 +81,39 @@ def seed_anew(running: "Running", step: SeedAnew) -> None:
     if not step.goes_on:
         return
     running.originals.append(Original(source, job, running.held))
-    running.query_id, running.adopts = f"after {seeded.job}", False
+    running.query_id, running.adopts, running.starts_from = f"after {seeded.job}", False, None
     kept = running.line[-1]._replace(checkpoint_id=newest_id(seeded), newest_batch=None)
     running.kept[kept.checkpoint_id] = held
     running.become(seeded.job, kept)
 
 
 def _seed(
-    running: "Running", settings: sb.Settings, held: Dictionaries, sources: Mapping[str, Any], step: Seed | SeedAnew
+    running: "Running",
+    settings: sb.Settings,
+    held: Dictionaries,
+    sources: Mapping[str, Callable[[], Any]],
+    step: Seed | SeedAnew,
 ) -> None:
-    """Seed it, in the weather of the step; `held` knows the states from then on."""
+    """Seed it, in the weather of the step; `held` knows the states from then on. `sources`: made for each attempt."""
     job = running.job
-    clock: dict[str, Any] = {}
+    options: dict[str, Any] = {"starts_from": START} if isinstance(step, Seed) and step.starts else {}
     if job.clock != "none" and held.now != NEVER:
-        clock = {"clock_s": held.now, "clock_kind": "processing" if job.clock == "batch" else "event"}
+        options |= {"clock_s": held.now, "clock_kind": "processing" if job.clock == "batch" else "event"}
 
     def once() -> None:
-        attend(sb.seed(settings, _declares(running), sources, **clock))
+        given = {name: make() for name, make in sources.items()}
+        attend(sb.seed(settings, _declares(running), given, **options))
 
     if not through_weather(running, step, once, again=False) and not _has_commit(settings):
         once()
     held.known, held.untimed = {}, {}
     held.commit([each for each in job.states if each.kind not in OPERATOR])
+
+
+def _has_timers_before(held: Dictionaries, states: Sequence[Declared]) -> bool:
+    """True if a timer lies before the clock: it has fired, and was registered again. No new job takes such a timer."""
+    timers = [each.name for each in states if each.kind == "timers"]
+    return any(at < held.now for name in timers for times in held.keyed[name].values() for at in times)
 
 
 def _has_commit(settings: sb.Settings) -> bool:
@@ -113,6 +141,18 @@ def _read(running: "Running", readers: MoreReaders, declared: Declared, form: st
     path.unlink(missing_ok=True)
     attend(sb.export(readers.settings, declared.name, path, **options))
     return path
+
+
+def _lacks_fields(held: Dictionaries, declared: Declared) -> bool:
+    """True if a stored value lacks a field: readers show null for it, and not the default."""
+
+    def cells(found: Any) -> Iterable[Any]:
+        return [found] if isinstance(found, Cell) else found.values() if isinstance(found, dict) else found
+
+    stored = (cell.value for found in held.keyed[declared.name].values() for cell in cells(found))
+    return declared.type in LEGS and any(
+        read_of(declared.type, value) != msgspec.structs.asdict(evolved(declared.type, value)) for value in stored
+    )
 
 
 def _pairs(held: Dictionaries, declared: Declared) -> dict[Any, Any] | None:

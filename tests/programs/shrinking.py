@@ -17,6 +17,7 @@ from tests.programs.program import (
     Heir,
     Item,
     Job,
+    Mirror,
     Program,
     Rewind,
     Seed,
@@ -29,7 +30,14 @@ from tests.programs.program import (
 
 T = TypeVar("T")
 TRIES_MAX = 600
-PLAIN = {Follow: Follow(), Upkeep: Upkeep("verify"), Erase: Erase(()), Clone: Clone(), SeedAnew: SeedAnew()}
+PLAIN = {
+    Follow: Follow(),
+    Mirror: Mirror(),
+    Upkeep: Upkeep("verify"),
+    Erase: Erase(()),
+    Clone: Clone(),
+    SeedAnew: SeedAnew(),
+}
 FEW = 8
 """So few rows are left out one by one."""
 
@@ -90,8 +98,8 @@ def _smaller_step(step: Step) -> Iterator[Step]:
     if isinstance(step, Rewind | Adopt | FromSavepoint | Slip):
         for batch in _smaller_step(step.batch):
             yield _with(step, batch=batch)
-    if isinstance(step, Follow | Upkeep | Erase | Clone | SeedAnew):
-        yield from _plainer(step, PLAIN[type(step)], skip=("keys", "what", "goes_on"))
+    if isinstance(step, Follow | Mirror | Upkeep | Erase | Clone | SeedAnew):
+        yield from _plainer(step, PLAIN[type(step)], skip=("keys", "what", "goes_on", "state"))
     if isinstance(step, Batch | Edit | Heir | Seed):
         yield from _plainer(step, type(step)(items=step.items), skip=("items",))
         half = len(step.items) // 2

@@ -167,7 +167,7 @@ def shared_name(running: "Running", step: Slip) -> bool | None:
 
 def renamed_key(running: "Running", step: Slip) -> bool | None:
     """The key column has another name."""
-    is_unseen = running.job.parallelism == 0 and (not step.batch.items or _has_late(running, step))
+    is_unseen = running.job.parallelism == 0 and not step.batch.items
     if "function" in running.job.work or is_unseen:
         return False
     with refused(StateBackendError):
@@ -177,7 +177,8 @@ def renamed_key(running: "Running", step: Slip) -> bool | None:
 
 def null_key(running: "Running", step: Slip) -> bool | None:
     """A row has no key."""
-    if "function" in running.job.work or not step.batch.items or _has_late(running, step):
+    is_passed_on = running.job.parallelism > 0 or running.job.work == "table"  # to who is given no late rows
+    if "function" in running.job.work or not step.batch.items or (is_passed_on and _has_late(running, step)):
         return False
 
     def without(table: pa.Table) -> pa.Table:

@@ -2,7 +2,22 @@
 
 import pytest
 
-from tests.programs.program import Batch, Declared, Do, Erase, Follow, Item, Job, Look, Program, Slip, Start
+from tests.programs.program import (
+    Batch,
+    Declared,
+    Do,
+    Erase,
+    Follow,
+    Item,
+    Job,
+    Look,
+    Program,
+    SeedAnew,
+    Slip,
+    Start,
+    Step,
+    Transform,
+)
 from tests.programs.running import run
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -11,6 +26,21 @@ pytestmark = pytest.mark.usefixtures("quiet")
 def one(job: Job, *batches: tuple[Item, ...], keys: str = "str", reader: str = "parts") -> Program:
     """A program of one run, with a look at the end."""
     return Program(keys, (Start(job), *map(Batch, batches), Look(reader)))
+
+
+def of_map(names: str, step: Step) -> Program:
+    """A map with two of these names, and what happens to it."""
+    does = Do("m0", "put", 1, name=0), Do("m0", "put", 2, name=1)
+    start = Start(Job(states=(Declared("m0", "map", "str", names),)))
+    return Program("str", (start, Batch((Item(0, 0.0, does),)), step))
+
+
+def seeded_anew(names: str) -> Program:
+    return of_map(names, SeedAnew("files"))
+
+
+def transformed(names: str) -> Program:
+    return of_map(names, Transform(0, 2, 0, 1))
 
 
 KEPT = {
@@ -87,6 +117,16 @@ KEPT = {
             Start(Job(states=(Declared("c0", "columns", columns=("int",), ttl_s=20.0),), clock="event")),
             Batch((Item(1, 30.0, (Do("c0", "put"),)),)),
         ),
+    ),
+    "a seed of a map with none among its names has no name but key": seeded_anew("maybe text"),
+    "a map with records as names can be no seed": seeded_anew("stop"),
+    "a transformation of a map with records as names ends in a TypeError": transformed("stop"),
+    "a transformation of a map with names that Python takes for equal loses one": transformed("float"),
+    "a reader that has read all says that it is at a fifth": one(
+        Job(states=(Declared("c0", "columns", columns=("bool",)),)),
+        (Item(0, 0.0, (Do("c0", "one"),)),),
+        (),
+        reader="rows",
     ),
     "values from before a time-to-live never expire": Program(
         "str",

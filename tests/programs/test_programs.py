@@ -1,18 +1,32 @@
 """A seed decides its program, what fails is shrunk, and a library that does something else is found out."""
 
+from typing import Any, get_args
+
 import pytest
 
 from tests.programs import program as programs
 from tests.programs.__main__ import cause_of, failure_of
+from tests.programs.beside import READERS
 from tests.programs.drawing import FRESH, draw
-from tests.programs.program import Batch, Declared, Do, Item, Job, Program, Start
+from tests.programs.pairs import traits
+from tests.programs.program import Batch, Declared, Do, Item, Job, Look, Mirror, Program, Seed, Start, Step
 from tests.programs.shrinking import shrunk
+from tests.programs.slips import SLIPS
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def test_a_seed_decides_its_program() -> None:
     assert [draw(seed) for seed in range(20)] == [draw(seed) for seed in range(20)]
+
+
+def test_everything_is_drawn() -> None:
+    """A step that can be run and is never drawn looks as if it were covered."""
+    drawn = [draw(seed) for seed in range(2000)]
+    assert {type(step) for program in drawn for step in program.steps} == set(get_args(Step))
+    found = frozenset[str]().union(*map(traits, drawn))
+    assert {f"slip: {what}" for what in SLIPS} <= found
+    assert {f"beside: look at {reader}" for reader in READERS} <= found
 
 
 def test_a_program_is_printed_as_the_code_that_makes_it() -> None:
@@ -42,3 +56,35 @@ def test_a_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ListState, "extend", lambda self, key, elements: self.append(key, next(iter(elements))))
     failures = (failure_of(draw(FRESH + number)) for number in range(100))
     assert "WrongError" in cause_of(next(filter(None, failures)))
+
+
+async def lost(*_: object) -> None:
+    """In place of what adds rows."""
+
+
+STATE = Start(Job(states=(Declared("v0", "value"),)))
+PUT, OTHER = ((Item(key, 0.0, (Do("v0", "put", 1),)),) for key in (0, 1))
+BREAKS: dict[str, tuple[str, Any, Program]] = {
+    "a mirror loses changes": (
+        "statebackend._mirroring.rows.RowsOfSteps._add_changes",
+        lost,
+        Program("str", (STATE, Batch(PUT), Mirror(), Batch(OTHER))),
+    ),
+    "a history begins with nothing": (
+        "statebackend._reading.histories._Search._is_whole",
+        lambda self, made: False,
+        Program("str", (STATE, Seed(PUT), Batch(PUT), Look("history"))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("place", "broken", "program"), BREAKS.values(), ids=BREAKS)
+def test_what_is_wrong_beside_the_stream_is_found(
+    place: str, broken: Any, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program is sound, until the library is broken."""
+    assert failure_of(program) is None
+    monkeypatch.setattr(place, broken)
+    error = failure_of(program)
+    assert error is not None
+    assert "WrongError" in cause_of(error)

@@ -70,6 +70,10 @@ def _wrong_calls(running: "Running") -> Sequence[Callable[[], Awaitable[object]]
             if running.held.groups < 32_768
             else opened(at=0.0)
         ),
+        lambda: sb.mirror_once(other, sb.Mirror(name, to=running.home.parent / "nowhere")),
+        lambda: sb.mirror_once(settings, sb.Mirror("nobody's", to=running.home.parent / "nowhere")),
+        lambda: sb.history_of(settings, "nobody's", "a"),
+        lambda: sb.history_of(settings, name, "a", since=time.time() * 1000),
         lambda: read("nobody's"),
         lambda: read(name, at=time.time() * 1000),
         lambda: read(name, at="2024-01-01T00:00:00"),

@@ -26,6 +26,8 @@ V = TypeVar("V")
 KIND: Final = "map"
 _CLEAR, _PUT, _REMOVE = map(int, (Operation.CLEAR, Operation.PUT, Operation.REMOVE))
 
+_PAIR: Final = {"key", "value"}
+
 _encode_ordered: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -205,9 +207,8 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
         return list(zip(keys, map(self._encoded, maps), strict=True))
 
     def _encoded(self, entries: Mapping[K, V]) -> dict[bytes, bytes]:
-        pairs: Any = entries.items() if hasattr(entries, "items") else entries  # Arrow has pairs
         names, values = list[K](), list[V]()  # and no dict of them: a `MapView` may have more names
-        for name, value in pairs:
+        for name, value in _pairs_of(entries):
             names.append(name)
             values.append(value)
         return dict(zip(map(self._entry_keys.encode, names), self._values.encode_many(values), strict=True))
@@ -314,3 +315,16 @@ class MapView(MutableMapping[K, V]):
 
     def __repr__(self) -> str:
         return f"MapView({dict(self)!r})"
+
+
+def _pairs_of(entries: Any) -> Iterable[Any]:
+    """The pairs of a mapping, of a map of Arrow's, or of the list of records that stands for one with null names."""
+    if hasattr(entries, "items"):
+        return entries.items()  # type: ignore[no-any-return]
+    return (_pair_of(each) if isinstance(each, dict) else each for each in entries)
+
+
+def _pair_of(record: dict[str, Any]) -> Any:
+    if record.keys() != _PAIR:
+        raise InputError("give a map as a mapping, as pairs, or as records of `key` and `value`", got=repr(record)[:80])
+    return record["key"], record["value"]

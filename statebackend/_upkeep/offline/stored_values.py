@@ -39,7 +39,7 @@ class StoredValues:
     def read(self, stored: Stored) -> Any:
         """A fresh value: a list, a dict of a map's entries, the times of timers as a list, or one value.
 
-        Raises `ValueDecodeError`.
+        Raises `ValueDecodeError`, and `InputError` for a map that no dict can hold.
         """
         data = [each for _, each in stored]
         if self._state.kind == timers.KIND:
@@ -47,7 +47,13 @@ class StoredValues:
         if self._state.kind == list_state.KIND:
             return list(map(self._decode, split(b"".join(data))))
         if self._state.kind == map_state.KIND:
-            return {_entry_key(entry_key): self._decode(cell) for entry_key, cell in map(split, data)}
+            found = {_entry_key(entry_key): self._decode(cell) for entry_key, cell in map(split, data)}
+            if len(found) < len(data):
+                raise InputError(
+                    "a map has names that Python takes for equal, such as 0.0 and -0.0: no function can be given both",
+                    state=self._state.name,
+                )
+            return found
         return self._decode(data[0])
 
     def write(self, value: Any, before: Stored) -> Stored:
@@ -142,6 +148,9 @@ def _entry_key(data: bytes) -> Any:
 
 
 def _hashable(found: Any) -> Any:
+    """The same, as a name in a dict: an array as a tuple, a record as one of its pairs."""
+    if isinstance(found, dict):
+        return tuple((name, _hashable(each)) for name, each in cast("dict[Any, Any]", found).items())
     return tuple(map(_hashable, cast("list[Any]", found))) if isinstance(found, list) else found
 
 

@@ -7,6 +7,7 @@ The columns are those that `read_state` and `export` give: `key`, then `value`, 
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -242,8 +243,17 @@ def _restored_one(value: Any, type_: Any) -> Any:
     if value is None or _is_plain(type_):
         return value
     if types.is_map(type_):
-        return {_restored_one(key, type_.key_type): _restored_one(each, type_.item_type) for key, each in value}
+        own = type_.key_type, type_.item_type
+        return _map_of([tuple(map(_restored_one, pair, own)) for pair in value])
     if types.is_struct(type_):
         fields = {name: _restored_one(each, type_.field(name).type) for name, each in value.items()}
         return tuple(fields.values()) if _is_tuple(type_) else fields
     return [_restored_one(each, type_.value_type) for each in value]
+
+
+def _map_of(pairs: list[tuple[Any, ...]]) -> Any:
+    """A dict, or the pairs, where no dict has room for their names: for records, and for both 0.0 and -0.0."""
+    with suppress(TypeError):
+        if len(found := dict(pairs)) == len(pairs):
+            return found
+    return pairs
