@@ -67,7 +67,7 @@ class OneRow:
                     return None
                 parts.append(part)
                 continue
-            octets = _octets_of(cast("str | bytes", part))
+            octets = _octets_of(part)
             if octets is None:
                 return None
             parts.append(octets)
