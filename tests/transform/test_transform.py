@@ -1,5 +1,6 @@
 """A state that is transformed has what the function returned, in every kind, and nothing else is changed."""
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,38 @@ async def test_values_are_changed_with_their_type() -> None:
     assert after["list"] == {key: [*value, 9] for key, value in before["list"].items()}
     assert after["map"] == {key: {e: v + 1 for e, v in value.items()} for key, value in before["map"].items()}
     assert after["total"] == {key: value + 1 for key, value in before["total"].items()}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """An entry key that is stored as a map, which no dict of Python can have as its key."""
+
+    city: str
+    gates: tuple[int, ...] = ()
+
+
+@run_virtual
+async def test_a_map_keeps_entries_under_keys_of_any_type() -> None:
+    """A struct, and a number that is not itself; where a dict of Python would have one entry for two, it is refused."""
+    store = MemoryStore()
+    places, odd = {Place("EWR", (1, 2)): 1, Place("IAH"): 2}, {math.nan: 1, 2.5: 2}
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        backend.map_state("places", Place, int)["a"] = places
+        backend.map_state("odd", float, int)["a"] = odd
+        backend.map_state("zeros", float, int)["a"] = {0.0: 1}
+        backend.map_state("zeros", float, int)["a"][-0.0] = 2
+        await backend.checkpoint(0)
+    for state, gone in (("places", (("city", "EWR"), ("gates", (1, 2)))), ("odd", 2.5)):
+
+        def dropped(_: sb.Key, value: dict[Any, int], gone: object = gone) -> list[tuple[str, dict[Any, int]]]:
+            return [("b", {each: value[each] for each in value if each != gone})]
+
+        await sb.transform(SETTINGS, state, dropped, store=store)
+    with pytest.raises(InputError, match=r"such as 0\.0 and -0\.0"):
+        await sb.transform(SETTINGS, "zeros", renamed, store=store)
+    async with sb.open_backend(SETTINGS, store=store) as backend:
+        assert dict(backend.map_state("places", Place, int)["b"]) == {Place("IAH"): 2}
+        ((entry, value),) = backend.map_state("odd", float, int)["b"].items()
+        assert (math.isnan(entry), value) == (True, 1)
 
 
 @run_virtual

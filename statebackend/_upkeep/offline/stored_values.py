@@ -148,10 +148,12 @@ def _entry_key(data: bytes) -> Any:
 
 
 def _hashable(found: Any) -> Any:
-    """The same, as a name in a dict: an array as a tuple, a record as one of its pairs."""
+    """The same, as a name in a dict: an array as a tuple, a record as one of its pairs, one NaN for all."""
     if isinstance(found, dict):
         return tuple((name, _hashable(each)) for name, each in cast("dict[Any, Any]", found).items())
-    return tuple(map(_hashable, cast("list[Any]", found))) if isinstance(found, list) else found
+    if isinstance(found, list):
+        return tuple(map(_hashable, cast("list[Any]", found)))
+    return math.nan if found != found else found  # noqa: PLR0124  # NaN alone is not itself
 
 
 def _same(value: Any, fresh: Any) -> bool:
