@@ -67,6 +67,7 @@ class OneRow:
                     return None
                 parts.append(part)
                 continue
+            assert isinstance(part, str | bytes)
             octets = _octets_of(part)
             if octets is None:
                 return None
