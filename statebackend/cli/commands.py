@@ -258,6 +258,7 @@ async def _transform(settings: Settings, options: argparse.Namespace) -> int:
             options.state,
             reading.named_in_module(options.function),
             type=None if options.type is None else reading.named_in_module(options.type),
+            new_states=options.new_state,
             checkpoint_id=options.checkpoint_id,
             savepoint=options.savepoint,
             dry_run=options.dry_run,

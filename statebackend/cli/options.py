@@ -66,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
     transforming.add_argument("state", help="its name")
     transforming.add_argument("function", metavar="MODULE:FUNCTION", help="gets a key and its value, returns pairs")
     transforming.add_argument("--type", metavar="MODULE:NAME", help="the type of the values, to change them")
+    transforming.add_argument(
+        "--new-state", metavar="NAME", action="append", default=[], help="a state for it to make; repeatable"
+    )
     transforming.add_argument("--dry-run", action="store_true", help="call the function, count, and write nothing")
 
     erasing = commands.add_parser("erase", parents=[common], help="delete keys for good; stop the stream first")

@@ -19,6 +19,11 @@ def twice(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield from [(key, value), (key, value)]
 
 
+def archived(key: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Into another state."""
+    yield "archive", key, value
+
+
 def test_it_says_what_it_has_done(place: Place) -> None:
     """After a dry run that says the same and writes nothing."""
     status, printed = place.run("transform", "legs", f"{ME}:renamed", "--dry-run")
@@ -28,6 +33,13 @@ def test_it_says_what_it_has_done(place: Place) -> None:
     assert "transforming 100%" in printed
     assert place.run("get", "legs", "k-moved")[0] == cli.OK
     assert place.run("get", "legs", "k")[0] == cli.DAMAGE
+
+
+def test_a_state_that_is_to_be_made_is_named(place: Place) -> None:
+    """Or the third part of a pair would make one."""
+    assert place.run("transform", "legs", f"{ME}:archived")[0] == cli.WRONG_CALL
+    assert place.run("transform", "legs", f"{ME}:archived", "--new-state", "archive")[0] == cli.OK
+    assert place.run("get", "archive", "k")[0] == cli.OK
 
 
 def test_equal_keys_are_counted_and_refused(place: Place) -> None:

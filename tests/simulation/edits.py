@@ -89,7 +89,9 @@ class Edited:
 
         async def call(store: sb.ObjectStore) -> None:
             if await self.read(job, store) == before or moved == set():
-                await sb.transform(self.settings(job), "right", function, store=store)
+                is_new = not any(key.startswith("left") for key in self.jobs[job])
+                new_states = ["left"] if is_new else []
+                await sb.transform(self.settings(job), "right", function, new_states=new_states, store=store)
 
         is_known = any(key.startswith("right") for key in before)
         done = await self.mortal(call)

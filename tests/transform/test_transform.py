@@ -69,9 +69,10 @@ async def test_every_kind_is_split_and_loses_keys(kind: str) -> None:
         return [(f"{kind} of b", key, value)] if "b" in repr(key) else [(key, value)]
 
     objects = await objects_of(store)
-    dry = await sb.transform(SETTINGS, kind, split, store=store, dry_run=True)
+    new_states = [f"{kind} of b"]
+    dry = await sb.transform(SETTINGS, kind, split, new_states=new_states, store=store, dry_run=True)
     assert await objects_of(store) == objects
-    done = await sb.transform(SETTINGS, kind, split, store=store)
+    done = await sb.transform(SETTINGS, kind, split, new_states=new_states, store=store)
     assert (dry.keys, dry.unchanged, dry.dropped) == (done.keys, done.unchanged, done.dropped)
     after = await read(SETTINGS, store)
     assert after[kind] == {key: v for key, v in before[kind].items() if "key" not in repr(key) and "b" not in repr(key)}
@@ -177,6 +178,17 @@ WRONG: dict[str, tuple[str, F, dict[str, Any], type[Exception], str]] = {
     ),
     "into another type": ("value", lambda key, value: [("list", key, value)], {}, InputError, "of different types"),
     "no key": ("value", lambda key, value: [(1.5, value)], {}, KeyTypeError, "key"),
+    "three in a row": ("value", lambda key, value: [(key, value, 1)], {}, InputError, "returns pairs|stands in new_st"),
+    "an unnamed state": (
+        "columns",
+        lambda key, row: [("archive", key, row)],
+        {"new_states": "archived"},
+        InputError,
+        "stands in new_states",
+    ),
+    "a new state that is there": ("value", renamed, {"new_states": ["list"]}, InputError, "has this state already"),
+    "a new state without keys": ("value", renamed, {"new_states": ["offsets"]}, InputError, "has this state already"),
+    "a new state of no name": ("value", renamed, {"new_states": ["a", ""]}, InputError, "printable characters"),
     "no pair": ("value", lambda key, value: [key], {}, InputError, "returns pairs"),
     "changed without type": ("value", lambda key, value: [(key, value + 1)], {}, InputError, "give its `type`"),
     "true is not one": ("value", lambda key, value: [(key, True)], {}, InputError, "give its `type`"),
@@ -269,7 +281,9 @@ async def test_a_feed_of_a_state_that_was_transformed_stops_there() -> None:
     store = MemoryStore()
     await work(SETTINGS, store)
     before = await newest_commit(store)
-    await sb.transform(SETTINGS, "value", lambda key, value: [("archive", key, value)], store=store)
+    await sb.transform(
+        SETTINGS, "value", lambda key, value: [("archive", key, value)], new_states="archive", store=store
+    )
     made = await newest_commit(store)
     assert made.transformed == ("archive", "value")
     async with opened(SETTINGS, store) as (backend, states):

@@ -29,7 +29,7 @@ from statebackend._upkeep.key_group_change import Owner
 from statebackend._upkeep.offline.bases_of_owners import write_bases
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.offline.stored_values import StoredValues
-from statebackend._upkeep.offline.transformed_state import Function, TransformedEntries, TransformedState
+from statebackend._upkeep.offline.transformed_state import Function, Into, TransformedEntries, TransformedState
 from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import Clock, ObjectStore, Serializer
@@ -70,6 +70,7 @@ async def transform(
     *,
     type: type[Any] | Serializer[Any] | None = None,  # noqa: A002  # as users call what they declare a state with
     migrate: Upcast | Sequence[Upcast] = (),
+    new_states: str | Sequence[str] = (),
     checkpoint_id: int | None = None,
     savepoint: str | None = None,
     dry_run: bool = False,
@@ -82,29 +83,30 @@ async def transform(
         def by_customer(key, order):            # keys were (customer, order id)
             yield key[0], order                 # one pair or several; or ("archive", key, value) for another state
 
+        await sb.transform(settings, "orders", by_customer, new_states=["archive"])
+
     The function is called once for each key, in a thread, in the order of key groups, also for values that have
     expired and were not dropped yet. A value is a list for a list, a dict for a map, and for a row of columns; a list
     of times for timers. To change values give the state's `type`, and `migrate` as it is declared; without these a
-    value is plain, and can only be moved or dropped. Columns need none. A state that is named and does not exist is
-    made, of the same type. A dry run calls the function and counts.
+    value is plain, and can only be moved or dropped. Columns need none. `new_states` names states that the job does not
+    have yet: each is made when the function first names it, of the same type. A dry run calls the function and counts.
 
     Everything is read into tables of the kind that `settings.table` names, and written again. Stop the stream first: a
     transformation fences a writer that has the job open. The state is that of the newest checkpoint, of `checkpoint_id`
     or of `savepoint`; other checkpoints and savepoints stay as they are.
 
-    Raises `InputError` for a state that does not exist or has no keys, two equal keys in one state, a state of another
-    type, a value that may not be changed, and where the function fails, with its error as the cause; `StateTypeError`,
-    `KeyTypeError`, `ValueEncodeError`; `FencedError` if another writer opened the job meanwhile; and as `open_backend`
-    and `StateBackend.checkpoint` do. A failed or cancelled call has changed nothing: call it again.
+    Raises `InputError` for a state that does not exist or has no keys, a new one that exists, two equal keys in one
+    state, a state of another type, a value that may not be changed, what is no pair and no triple with the name of a
+    state, and where the function fails, with its error as the cause; `StateTypeError`, `KeyTypeError`,
+    `ValueEncodeError`; `FencedError` if another writer opened the job meanwhile; and as `open_backend` and
+    `StateBackend.checkpoint` do. A failed or cancelled call has changed nothing: call it again.
     """
     clock = SystemClock() if clock is None else clock
     begun_s = clock.monotonic()
     async with open_job_primary(settings, store) as primary:
         base, _ = await primary.find(checkpoint_id=checkpoint_id, savepoint=savepoint)
-    found = next((each for each in base.states if each.name == state), None)
-    if found is None or mode_of(found.kind) is not None:
-        known = sorted(each.name for each in base.states if mode_of(each.kind) is None)
-        raise InputError("the job has no state of that name that has keys", state=state, known=", ".join(known))
+    found = _named(state, base)
+    added = _new_names([new_states] if isinstance(new_states, str) else new_states, base)
     opening = open_offline(
         msgspec.structs.replace(settings, max_parallelism=base.max_parallelism),
         commits=not dry_run,
@@ -116,7 +118,7 @@ async def transform(
     async with opening as opened:
         requests = opened.primary.spending.requests
         values = None if type is None else Values(type, migrate=migrate)
-        once = _Transforming(opened, found, values, function, tell)
+        once = _Transforming(opened, found, values, function, new_states=added, tell=tell)
         report = await once.run(await opened.job.look(), dry_run=dry_run)
         spent = opened.primary.spending.since(requests)
     return msgspec.structs.replace(report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total())
@@ -131,6 +133,8 @@ class _Transforming:
         state: StateDescriptor,
         values: Values[Any] | None,
         function: Function,
+        *,
+        new_states: frozenset[str],
         tell: Tell,
     ) -> None:
         self._opened = opened
@@ -139,6 +143,7 @@ class _Transforming:
         self._state = state
         self._values = values
         self._function = function
+        self._new_states = new_states
         self._tell = tell
 
     async def run(self, position: Position, *, dry_run: bool) -> TransformReport:
@@ -203,9 +208,26 @@ class _Transforming:
         return report.bytes_local + report.bytes_primary
 
     def _transformed(self, states: KeyedStates, open_table: OpenTable, *, refuses: bool) -> TransformedState:
+        into = Into(states, self._new_states, open_table, refuses=refuses)
         if self._state.kind == COLUMNAR:
             columns: Any = importlib.import_module("statebackend._upkeep.offline.transformed_columns")  # needs an extra
-            made = columns.TransformedColumns(states, self._state, self._function, open_table, refuses=refuses)
-            return cast("TransformedState", made)
-        values = StoredValues(self._state, self._values)
-        return TransformedEntries(states, self._state, self._function, open_table, values, refuses=refuses)
+            return cast("TransformedState", columns.TransformedColumns(into, self._state, self._function))
+        return TransformedEntries(into, self._state, self._function, StoredValues(self._state, self._values))
+
+
+def _named(name: str, commit: Commit) -> StateDescriptor:
+    """The state of this name that has keys. Raises `InputError`."""
+    known = {each.name: each for each in commit.states if mode_of(each.kind) is None}
+    if name not in known:
+        raise InputError("the job has no state of that name that has keys", state=name, known=", ".join(sorted(known)))
+    return known[name]
+
+
+def _new_names(names: Sequence[str], commit: Commit) -> frozenset[str]:
+    """Raises `InputError` for what names no state, or one that the job has."""
+    for name in names:
+        if type(name) is not str or not name or not name.isprintable():
+            raise InputError("a state's name must be a str of printable characters", name=ascii(name))
+        if any(each.name == name for each in commit.states):
+            raise InputError("the job has this state already: leave it out of new_states", state=name)
+    return frozenset(names)

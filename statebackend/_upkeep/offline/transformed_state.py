@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -25,29 +25,31 @@ another state before; `None` for nothing."""
 KEYS_AT_ONCE: Final = 10_000
 
 
-class TransformedState(ABC):
-    """Transforms the state `state` of `states` by `function`. `refuses` collisions, or counts them.
+class Into(NamedTuple):
+    """Where it goes: `states`, and those of `new_states`. `open_table` opens the tables of what is made of the state.
 
-    `state` is described as it will be. The tables of what is made come from `open_table`; other states of the same type
-    take it into their own.
+    `refuses` two keys that become one, or counts them.
     """
 
-    def __init__(
-        self,
-        states: KeyedStates,
-        state: StateDescriptor,
-        function: Function,
-        open_table: OpenTable,
-        *,
-        refuses: bool,
-    ) -> None:
-        self._states = states
+    states: KeyedStates
+    new_states: frozenset[str]
+    open_table: OpenTable
+    refuses: bool
+
+
+class TransformedState(ABC):
+    """Transforms one of the states by `function`. `state` describes it as it will be.
+
+    What is made of it lies in tables of its own; other states of the same type take what they get into theirs.
+    """
+
+    def __init__(self, into: Into, state: StateDescriptor, function: Function) -> None:
+        self._into = into
+        self._states = into.states
         self._state = state
         self._function = function
-        self._open_table = open_table
-        self._refuses = refuses
-        self._keys = OwnedKeys(states.key_groups, states.max_parallelism)
-        self._known = {each.name: each for each in states.descriptors}
+        self._keys = OwnedKeys(into.states.key_groups, into.states.max_parallelism)
+        self._known = {each.name: each for each in into.states.descriptors}
         self._made: dict[str, KeyedStates] = {}
         self._targets: dict[str, int] = {}
         self._target(state.name)
@@ -77,9 +79,9 @@ class TransformedState(ABC):
         self.keys_read += 1
         self.dropped += not pairs
         for each in pairs:
-            if type(each) is not tuple or len(each) not in (2, 3):
+            if not _is_pair_or_triple(each):
                 raise InputError(
-                    "the function returns pairs of key and value, or triples with a state before",
+                    "the function returns pairs of key and value, or triples with the name of a state before",
                     state=self._state.name,
                     key=key,
                     returned=repr(each)[:80],
@@ -87,31 +89,41 @@ class TransformedState(ABC):
             yield each if len(each) == 3 else (self._state.name, *each)
 
     def _target(self, name: str) -> int:
-        """The id of the state of this name, which is made if there is none. Raises `InputError`."""
-        if name in self._targets:
-            return self._targets[name]
-        known, state = self._known.get(name), self._state
-        if name == state.name or known is None:
-            if name != state.name:
-                if type(name) is not str or not name or not name.isprintable():
-                    raise InputError("a state's name must be a str of printable characters", name=ascii(name))
-                state = msgspec.structs.replace(state, name=name, state_id=self._next_id())
-            self._made[name] = KeyedStates(
-                self._states.key_groups, self._states.max_parallelism, [state], open_table=self._open_table
+        """The id of the state of this name, which is made if it is a new one. Raises `InputError`."""
+        if name not in self._targets:
+            known = self._known.get(name)
+            if known is None or name == self._state.name:
+                known = self._state if known is not None else self._new(name)
+                self._made[name] = KeyedStates(
+                    self._states.key_groups, self._states.max_parallelism, [known], open_table=self._into.open_table
+                )
+            self._check_type(known)
+            self._targets[name] = known.state_id
+        return self._targets[name]
+
+    def _new(self, name: str) -> StateDescriptor:
+        if name not in self._into.new_states:
+            raise InputError(
+                "the function names a state that the job does not have: a triple is (state, key, value), and a state "
+                "that is to be made stands in new_states",
+                state=ascii(name)[:80],
+                known=sorted(self._known),
+                new_states=sorted(self._into.new_states),
             )
-            known = state
-        elif _type_of(known) != _type_of(state):
+        return msgspec.structs.replace(self._state, name=name, state_id=self._next_id())
+
+    def _check_type(self, known: StateDescriptor) -> None:
+        state = self._state
+        if _type_of(known) != _type_of(state):
             raise InputError(
                 "the states are of different types: no key of one can go into the other",
                 state=state.name,
-                other=name,
+                other=known.name,
                 kind=state.kind,
                 kind_other=known.kind,
                 schema=state.schema,
                 schema_other=known.schema,
             )
-        self._targets[name] = known.state_id
-        return known.state_id
 
     def _next_id(self) -> int:
         ids = [each.state_id for each in self._known.values()] + list(self._targets.values())
@@ -121,7 +133,7 @@ class TransformedState(ABC):
         return self._made.get(name, self._states)
 
     def _collided(self, name: str, key: Key) -> None:
-        if self._refuses:
+        if self._into.refuses:
             raise InputError("the key is there already: two keys cannot become one", state=name, key=key)
         self.collisions += 1
         self.collision = self.collision or (name, key)
@@ -130,17 +142,8 @@ class TransformedState(ABC):
 class TransformedEntries(TransformedState):
     """Of every kind but columns: the values are read and written by `values`."""
 
-    def __init__(
-        self,
-        states: KeyedStates,
-        state: StateDescriptor,
-        function: Function,
-        open_table: OpenTable,
-        values: StoredValues,
-        *,
-        refuses: bool,
-    ) -> None:
-        super().__init__(states, state, function, open_table, refuses=refuses)
+    def __init__(self, into: Into, state: StateDescriptor, function: Function, values: StoredValues) -> None:
+        super().__init__(into, state, function)
         self._values = values
         self._columns: dict[str, ChangeColumns] = {}
         self._pending: dict[str, set[Key]] = {}
@@ -188,6 +191,13 @@ class TransformedEntries(TransformedState):
     def _flush(self, name: str) -> None:
         self._holder(name).replay(self._columns[name].take())
         self._pending[name] = set()
+
+
+def _is_pair_or_triple(found: object) -> bool:
+    if type(found) is not tuple:
+        return False
+    parts = cast("tuple[Any, ...]", found)
+    return len(parts) == 2 or (len(parts) == 3 and type(parts[0]) is str)
 
 
 def _type_of(state: StateDescriptor) -> Sequence[object]:
