@@ -6,8 +6,9 @@
 Envelope. On one file system a clone links each object: it writes a name and syncs a directory for each, and no data, so
 it is quicker than any copy of the files. Where the bytes pass through here each object is read, checked by crc32 at
 some GB/s, written and synced, as a copy that is to be durable does: that copy is the contestant, file by file with
-fsync. An erasure reads the frames of one of 128 key groups, then the one base that has the key, 16 MiB of entries at
-most, which it writes again: of a million keys of a KiB 1/128 and 1/64 of the bytes, and of what changed since all.
+fsync. An erasure reads the index of each base, 16 KiB, and the frames of one of 128 key groups. Of a million keys of a
+KiB a group has 8 MiB, and a base of its own, which is written again: 1/128 of the bytes each, and of what changed since
+all. Of fewer or smaller keys a base of 16 MiB has several groups, so that it is more: of 100 MiB a sixth.
 """
 
 import asyncio

@@ -48,6 +48,7 @@ from statebackend.ids import (
     all_key_groups,
     ranges_of,
 )
+from statebackend.settings import MiB
 
 ALL = all_key_groups(16)
 GROUPS = st.frozensets(st.integers(0, 15))
@@ -365,6 +366,14 @@ def test_groups_of_several_states_that_come_together_stay_together(
     pieces = list(pack(changes, range(first), segment_bytes_max=segment_bytes_max))
     assert [each for piece in pieces for frame in piece.frames for each in frame.changes] == changes
     _check_groups(pieces, frozenset(range(first)))
+
+
+@pytest.mark.parametrize(("group_mib", "groups_in_a_piece"), [(1, 16), (5, 4), (6, 1), (8, 1)])
+def test_a_large_group_has_a_piece_of_its_own(group_mib: int, groups_in_a_piece: int) -> None:
+    """So erasing a key of many writes 1/128 of the state again, and smaller groups do not make many small objects."""
+    changes = changes_of([[MiB] * group_mib] * 16)
+    pieces = list(pack(changes, range(16), segment_bytes_max=16 * MiB))
+    assert [sum(map(len, piece.key_groups)) for piece in pieces] == [groups_in_a_piece] * (16 // groups_in_a_piece)
 
 
 def test_groups_without_entries_make_no_piece() -> None:

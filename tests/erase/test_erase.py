@@ -8,6 +8,7 @@ import pytest
 import statebackend as sb
 from statebackend._log.names import erasure_of
 from statebackend._reading.feed import own_change_sets
+from statebackend._upkeep.offline import key_search
 from statebackend.abc import Capability
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -47,6 +48,25 @@ async def test_every_kind_of_state_loses_the_key_and_nothing_else(place: str, se
     proof = await sb.verify_erased(job.settings, ERASED, store=job.store)
     assert (proof.is_proved, proof.holders) == (True, ())
     assert await job.read() == without(before)
+
+
+@run_virtual
+async def test_what_was_read_of_a_base_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frames that have the keys are kept, and the others are fetched; without room it is read as a whole."""
+    monkeypatch.setattr(key_search, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr("statebackend._checkpoint.materialization.bases.FRAME_BYTES_MIN", 1)
+    monkeypatch.setattr("statebackend._tables.snapshot.TOGETHER_BYTES", 1)
+    read: list[int] = []
+    for room in (0, key_search.KEPT_BYTES_MAX):
+        monkeypatch.setattr(key_search, "KEPT_BYTES_MAX", room)
+        job = Job()
+        before = await job.with_bases()
+        report = await job.erase()
+        assert await job.read() == without(before)
+        await job.sweep_later()
+        assert await job.names_stored() == []
+        read.append(report.bytes_read)
+    assert read[1] < read[0]
 
 
 @run_virtual

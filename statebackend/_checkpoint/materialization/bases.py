@@ -37,6 +37,9 @@ FRAME_BYTES_MAX: Final = MiB
 """Key groups that are larger than this together take several frames."""
 SEGMENT_BYTES_MAX: Final = 16 * MiB
 """A segment that has this size ends with its key group."""
+ALONE_BYTES_MIN: Final = 6 * MiB
+"""A key group of this size has a segment of its own: larger ones are hardly read faster, and erasing a key writes all
+of its segment again."""
 SMALL_BYTES: Final = 4 * MiB
 SMALL_BASES_MAX: Final = 16
 """So many bases smaller than `SMALL_BYTES` are left beside new ones; if there were more they are written together."""
@@ -108,15 +111,18 @@ def pack(changes: Iterable[Changes], key_groups: Iterable[int], *, segment_bytes
     """Cut the entries of `key_groups`, which come in the order of their groups, into segments.
 
     Neighbouring groups that come together, state after state, stay together. A segment ends with a key group, so that a
-    group lies in one base only; it exceeds `segment_bytes_max` by at most those that came together. Each segment is
-    yielded before the next is begun, so one at a time is in memory. No entries, no segments.
+    group lies in one base only; it exceeds `segment_bytes_max` by at most those that came together, and ends earlier
+    with a large group that it begins with. Each segment is yielded before the next is begun, so one at a time is in
+    memory. No entries, no segments.
     """
     groups = sorted(key_groups)
     frames: list[ChangeSet] = []
     size_bytes, reached = 0, -1
     for frame in _frames(changes):
         border = frame.key_groups.first
-        if frames and size_bytes >= segment_bytes_max and border > reached:
+        is_alone = bool(frames) and frames[0].key_groups.first == reached
+        enough = min(ALONE_BYTES_MIN, segment_bytes_max) if is_alone else segment_bytes_max
+        if frames and size_bytes >= enough and border > reached:
             yield Piece(frames, ranges_of(group for group in groups if group < border))
             frames, size_bytes, groups = [], 0, [group for group in groups if group >= border]
         frames.append(frame)

@@ -285,6 +285,7 @@ class Erasing:
             threads=opened.threads,
             clock=opened.clock,
             read=self._count_read,
+            kept=self._search.kept,
         )
 
         async def write(uploads: Uploads) -> Contents:

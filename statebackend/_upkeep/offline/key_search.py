@@ -5,17 +5,24 @@ groups now has the old entries nevertheless, and a change set that was supersede
 """
 
 import importlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
 
-from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, fetch_frames, frames_of
+from statebackend._changelog.changelog_reader import (
+    TAIL_BYTES,
+    BaseRead,
+    SegmentRead,
+    changes_of,
+    fetch_frames,
+    frames_of,
+)
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
-from statebackend._codec.segment import decode_segment
+from statebackend._codec.segment import HEAD, decode_segment
 from statebackend._log.log_reader import LogReader
 from statebackend._log.names import OUTBOX, sequence_of
 from statebackend._tables.key_groups import key_group
@@ -23,10 +30,16 @@ from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError, DataError, InputError
 from statebackend.ids import Base, ChangeSetHandle, Handle, Key, ranges_of
-from statebackend.settings import KiB
+from statebackend.settings import KiB, MiB
 
 WHOLE_BYTES_MAX: Final = 128 * KiB
 """An object of up to this size is read at once: to ask for its index and then for a few frames takes longer."""
+
+
+KEPT_BYTES_MAX: Final = 64 * MiB
+"""Of frames that have the keys so much is kept, for those who write their objects again."""
+Frames = Mapping[int, memoryview]
+"""Frames of one object by their offsets in it."""
 
 
 class WantedKeys(msgspec.Struct, frozen=True):
@@ -88,6 +101,8 @@ class KeySearch:
         self._wanted = wanted
         self._threads = threads
         self.bytes_read = 0
+        self.kept: dict[str, Frames] = {}
+        """Frames of objects that have the keys."""
 
     async def count(self, key: str, size_bytes: int, groups: Collection[int] | None = None) -> int | None:
         """How many changes of the keys the object has. `None` if it cannot be known: a RocksDB file, or a damaged one.
@@ -107,10 +122,17 @@ class KeySearch:
             base = Base(Handle(key, 0, size_bytes, 0), ranges_of(groups))
             found = await BaseRead(base).find_frames(self._store)
             views = await fetch_frames(self._store, found)
-            self.bytes_read += sum(map(len, views))
-            return await self._threads.cpu(self._count_frames, views, found)
+            self.bytes_read += len(HEAD) + min(TAIL_BYTES, size_bytes) + sum(map(len, views))
+            if counted := await self._threads.cpu(self._count_frames, views, found):
+                self._keep(key, {each.offset: view for each, view in zip(found.change_sets, views, strict=True)})
+            return counted
         except CorruptSegmentError:
             return None
+
+    def _keep(self, key: str, frames: Frames) -> None:
+        size_bytes = sum(len(view) for each in (frames, *self.kept.values()) for view in each.values())
+        if size_bytes <= KEPT_BYTES_MAX:
+            self.kept[key] = frames
 
     async def _count_carried(self, sequence: int, key: str) -> int | None:
         data = await self._store.get(key)

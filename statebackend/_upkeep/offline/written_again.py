@@ -5,17 +5,25 @@ changed one by one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, frames_of, verify
+from statebackend._changelog.changelog_reader import (
+    BaseRead,
+    SegmentRead,
+    changes_of,
+    fetch_frames,
+    frames_of,
+    verify,
+)
 from statebackend._checkpoint.materialization.bases import base_segment_bytes, pack
 from statebackend._checkpoint.materialization.tiers import last_id
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend._codec.commit import Commit
 from statebackend._threads import WorkerThreads
-from statebackend._upkeep.offline.key_search import carried_by
+from statebackend._upkeep.offline.key_search import Frames, carried_by
 from statebackend._upkeep.offline.offline_commit import Uploads
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import Clock, ObjectStore
@@ -44,8 +52,9 @@ class WrittenAgain:
         threads: WorkerThreads,
         clock: Clock,
         read: Callable[[int], None] = lambda _: None,
+        kept: Mapping[str, Frames] = MappingProxyType({}),
     ) -> None:
-        """`read` is called with the bytes of each object that was read."""
+        """`read` is called with the bytes of each object that was read. `kept`: frames of some, read before."""
         self._commit = commit
         self._source = source
         self._left = left
@@ -55,6 +64,7 @@ class WrittenAgain:
         self._threads = threads
         self._clock = clock
         self._read = read
+        self._kept = kept
         self._segment_bytes_max: Final = base_segment_bytes(settings.in_flight_bytes_max)
 
     async def write(self, uploads: Uploads) -> list[RangeState]:
@@ -110,11 +120,24 @@ class WrittenAgain:
         """The base itself, or what takes its place."""
         if base.segment.key not in self._keys:
             return [base]
-        data = await self._get(base.segment)
-        found = BaseRead(base).frames_in(data)
-        left = self._left(changes_of(frames_of(data, found), found.change_sets, found.key_groups))
+        found, views = await self._frames(base)
+        left = self._left(changes_of(views, found.change_sets, found.key_groups))
         groups = [group for each in base.key_groups for group in each]
         return await self._bases(left, groups, uploads)
+
+    async def _frames(self, base: Base) -> tuple[SegmentRead, Sequence[memoryview]]:
+        """The frames of the base: those that are kept, and the others of its object; all at once if none is kept."""
+        kept = self._kept.get(base.segment.key)
+        if kept is None:
+            data = await self._get(base.segment)
+            found = BaseRead(base).frames_in(data)
+            return found, frames_of(data, found)
+        found = await BaseRead(base).find_frames(self._source)
+        others = tuple(each for each in found.change_sets if each.offset not in kept)
+        views = await fetch_frames(self._source, msgspec.structs.replace(found, change_sets=others))
+        self._read(sum(map(len, views)))
+        of_all = {**kept, **dict(zip((each.offset for each in others), views, strict=True))}
+        return found, [of_all[each.offset] for each in found.change_sets]
 
     async def _restored(self, part: RangeState, uploads: Uploads) -> Sequence[Base]:
         """The bases of a range that has RocksDB files: those cannot be written again one by one, so all of it is."""
