@@ -68,6 +68,9 @@ def add_import_spark(commands: Any, common: ArgumentParser) -> None:
         "--fields", metavar="VARIABLE=A,B", action="append", default=[], help="other names for its fields, in order"
     )
     importing.add_argument("--clock", choices=get_args(ClockKind), help="the job's: watermark, or time of the batch")
+    importing.add_argument(
+        "--parallelism", metavar="N", type=int, help="so many ranges of keys are written by executors, by default none"
+    )
     importing.add_argument("--operator-id", metavar="N", type=int, default=0, help="for a query with several operators")
     importing.add_argument("--dry-run", action="store_true", help="read and check everything, and write nothing")
 
@@ -86,6 +89,7 @@ async def import_spark(settings: Settings, options: Namespace) -> SeedReport:
             fields=fields,
             operator_id=options.operator_id,
             clock=options.clock,
+            parallelism=options.parallelism,
             dry_run=options.dry_run,
             tell=tell,
         )

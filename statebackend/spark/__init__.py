@@ -5,6 +5,7 @@
     lookup                  for an asynchronous `process`: asks a function once per argument and batch, within limits
     Outbox, Publication     output rows that are published once they are committed
     register                data sources for Spark: the state, its change feed, the commits
+    seed                    the first state of a job from frames, written by the executors
     import_checkpoint       the state of a query from Spark's own checkpoint, as the first state of a job
     initial_state           the way back: states as the frame that Spark's `transformWithState` begins with
     to_arrow, run           for `async def` functions: the batch's rows, or any Spark action, off the event loop
@@ -30,6 +31,7 @@ check_release(pyspark.__version__)  # an older one has not even what is imported
 from statebackend._processing.lookup import Lookup, lookup
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext
 from statebackend.spark.driver import BatchFunction
+from statebackend.spark.executors.seed import seed
 from statebackend.spark.frames import run, to_arrow
 from statebackend.spark.importing.import_checkpoint import import_checkpoint
 from statebackend.spark.initial_state import initial_state
@@ -50,5 +52,6 @@ __all__ = [
     "lookup",
     "register",
     "run",
+    "seed",
     "to_arrow",
 ]

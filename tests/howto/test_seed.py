@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.cloudpickle.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 from tests.howto.pages import claims_on
@@ -25,3 +26,4 @@ def topic(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 globals().update(claims_on("seed"))
+register_pickle_by_value(sys.modules["howto_seed"])  # as what a notebook defines: the workers lack it

@@ -42,12 +42,12 @@ def seed(running: "Running", step: Seed) -> None:
         for do in item.does:
             held.act(states[do.state], keys[item.key % len(keys)], do)
     found = {name: _pairs(held, each) for name, each in states.items() if each.kind not in OPERATOR}
-    if any(pairs is None for pairs in found.values()):
+    if not found or any(pairs is None for pairs in found.values()):
         return
     sources = {name: partial(dict, pairs) for name, pairs in found.items() if pairs is not None}
     _seed(running, running.settings, held, sources, step)
     with refused(InputError):
-        attend(sb.seed(running.settings, _declares(running), {}))
+        attend(sb.seed(running.settings, _declares(running), {name: make() for name, make in sources.items()}))
     running.committed(newest_id(running.settings), held, None)
     running.starts_from = START if step.starts else None
     for other in (None, ELSEWHERE) if step.starts else (ELSEWHERE,):
@@ -66,9 +66,10 @@ def seed_anew(running: "Running", step: SeedAnew) -> None:
     for each in states:
         if (pairs := _pairs(running.held, each)) is None:  # no dict can hold it
             return
-        if pairs:
-            is_read = step.form != "pairs" and not _lacks_fields(running.held, each)
-            sources[each.name] = partial(_read, running, readers, each, step.form) if is_read else partial(dict, pairs)
+        is_read = pairs and step.form != "pairs" and not _lacks_fields(running.held, each)
+        sources[each.name] = partial(_read, running, readers, each, step.form) if is_read else partial(dict, pairs)
+    if not sources:
+        return
     seeded = msgspec.structs.replace(source, job=f"seed-{len(running.originals)}-{running.runs}")
     if _has_timers_before(held, states):
         with refused(InputError):

@@ -60,7 +60,7 @@ def _wrong_calls(running: "Running") -> Sequence[Callable[[], Awaitable[object]]
         lambda: sb.savepoint(settings, "a/b"),
         lambda: sb.clone(other, from_=settings, keys=0.0),
         lambda: sb.clone(other, from_=settings, states=["nobody's"]),
-        lambda: sb.seed(settings, lambda backend: None, {}),
+        lambda: sb.seed(settings, lambda backend: backend.value_state("n", int), {"n": {"a": 1}}),
         lambda: opened(checkpoint_id=1 << 63),
         lambda: opened(checkpoint_id=kept, savepoint="first"),
         lambda: followed(other),

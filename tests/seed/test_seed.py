@@ -350,10 +350,24 @@ async def test_a_source_that_was_read_before_seeds_nothing(form: str) -> None:
     with pytest.raises(InputError, match="read before") as caught:
         await seed(store, {"value": source})
     assert caught.value.facts["state"] == "value"
+    with pytest.raises(InputError, match="the rows of at least one state"):
+        await seed(store, {})  # it would be a job without its rows, too
     for empty in ([], {}, table.slice(1)):
         await seed(MemoryStore(), {"value": empty})
     await seed(store, {"value": [("a", Customer(1, 2.0))]})
     assert (await read(store))["value"] == {"a": Customer(1, 2.0)}
+
+
+@run_virtual
+async def test_a_generator_that_was_begun_is_refused() -> None:
+    """The rows that it has given already would be missing; what is left can be meant, and then is given as such."""
+    store, rows = MemoryStore(), ((f"{number}", Customer(number)) for number in range(3))
+    next(rows)
+    with pytest.raises(InputError, match="in part"):
+        await seed(store, {"value": rows})
+    assert await objects_of(store) == {}
+    await seed(store, {"value": (row for row in rows)})
+    assert (await read(store))["value"].keys() == {"1", "2"}
 
 
 @run_virtual
@@ -404,7 +418,7 @@ async def test_a_processor_declares_the_states() -> None:
     assert (await read(store))["value"] == {"a": Customer()}
     for wrong in (7, Processor):
         with pytest.raises(InputError, match="a KeyedProcessor, or a function"):
-            await sb.seed(SETTINGS, wrong, {}, store=MemoryStore())  # type: ignore[arg-type]
+            await sb.seed(SETTINGS, wrong, {"value": []}, store=MemoryStore())  # type: ignore[arg-type]
 
 
 @run_virtual

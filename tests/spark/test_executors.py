@@ -210,7 +210,7 @@ def test_columns_are_called_what_they_are_called(spark, stream, on_executors) ->
 def test_an_attempt_that_is_made_twice_counts_once(stream, on_executors, read, monkeypatch) -> None:
     """As when Spark runs a task again whose result was lost: what the first attempt left behind is in no commit."""
 
-    def task_of(run_spec, batch_spec, release):
+    def task_of(run_spec, batch_spec, *, release):
         def work(batches):  # pickled by value
             from statebackend.spark.executors.worker import run  # noqa: PLC0415
 

@@ -81,7 +81,7 @@ def test_a_worker_of_another_release_says_so(stream, on_executors, monkeypatch) 
 
 def test_a_worker_without_the_package_says_so(tmp_path) -> None:
     """What Spark sends it needs nothing of ours before it can say that."""
-    task = batch_job.task_of(b"", b"", "1.0")
+    task = batch_job.task_of(b"", b"", release="1.0")
     sent = tmp_path / "task"
     sent.write_bytes(batch_job.pickled(task))
     code = f"""

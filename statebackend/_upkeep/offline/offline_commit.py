@@ -44,10 +44,11 @@ UNOBSERVED: Final = Observer()
 
 
 class Uploads:
-    """The uploads for a commit. They are ours until the commit may hold them."""
+    """The uploads for a commit of `epoch`. They are ours until the commit may hold them."""
 
-    def __init__(self, scheduler: UploadScheduler, close_timeout_s: float) -> None:
+    def __init__(self, scheduler: UploadScheduler, epoch: Epoch, close_timeout_s: float) -> None:
         self._scheduler = scheduler
+        self.epoch: Final = epoch
         self._close_timeout_s = close_timeout_s
         self._uploaded: list[UploadedSegment] = []
 
@@ -61,6 +62,10 @@ class Uploads:
         uploaded = await self._scheduler.upload_alone(piece.frames)
         self._uploaded.append(uploaded)
         return base_of(piece, uploaded.primary)
+
+    def adopt(self, bases: Iterable[Base]) -> None:
+        """Take over bases that other processes have written for the commit."""
+        self._uploaded += [UploadedSegment(base.segment) for base in bases]
 
     async def change_sets(self, change_sets: Iterable[ChangeSet]) -> Sequence[ChangeSetHandle]:
         """Write these change sets, of which there are some, as one segment. Their handles, in order."""
@@ -99,7 +104,7 @@ async def open_uploads(
             clock=clock,
             observer=UNOBSERVED,
         )
-        yield Uploads(scheduler, settings.close_timeout_s)
+        yield Uploads(scheduler, epoch, settings.close_timeout_s)
 
 
 class Contents(msgspec.Struct, frozen=True):

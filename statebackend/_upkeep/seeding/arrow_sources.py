@@ -96,7 +96,7 @@ class ArrowRows(SourceRows):
         parts = column.flatten() if pa.types.is_struct(column.type) else [column]
         for part in (column, *parts):
             if part.null_count:
-                row = self.first + python_values(part.is_null()).index(True)
+                row = self.name_of(python_values(part.is_null()).index(True))
                 raise KeyTypeError("a key is null: filter such rows, or give them a key", column=name, row=row)
 
 

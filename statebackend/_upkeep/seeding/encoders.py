@@ -79,7 +79,7 @@ class Encoder(ABC):
             try:
                 self._check(rows.row(place))
             except InputError as found:
-                return _with_facts(found, row=rows.first + place)
+                return _with_facts(found, row=rows.name_of(place))
         return error
 
     @contextmanager

@@ -6,7 +6,7 @@ Every row is checked before the job is claimed, so a wrong one has changed nothi
 nothing of the seed is visible, after it all of it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -17,12 +17,9 @@ from statebackend._clock import SystemClock
 from statebackend._log.position import Position
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.progress import Tell
-from statebackend._upkeep.seeding.duplicates import (
-    CHOICES,
-    Duplicates,
-)
+from statebackend._upkeep.seeding.duplicates import CHOICES, Duplicates
 from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
-from statebackend._upkeep.seeding.sorted_runs import SortedRuns, open_runs
+from statebackend._upkeep.seeding.sorted_runs import open_runs
 from statebackend._upkeep.seeding.sources import source_of
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
 from statebackend.errors import InputError
@@ -47,6 +44,10 @@ class SeedReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     requests: int = 0
     usd: float = 0.0
+
+
+Writes = Callable[[Uploads], Awaitable[Sequence[RangeState]]]
+"""Writes the bases of a seed, and returns its ranges."""
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -93,12 +94,13 @@ async def seed(
     job's clock begins, and from when a time-to-live on it counts. `dry_run`: read and check everything, claim and write
     nothing. `tell` is called on the loop with how far it is.
 
-    Raises `InputError` for a job that has commits, an unknown state, a key that comes twice, a generator or reader
-    without rows, which may have been read before, by a dry run for example, and for the first row that does not fit, as
-    `KeyTypeError` or `ValueEncodeError` where it is one: nothing was written then, nor claimed. Raises what an iterable
-    raises, `FencedError` if another writer opened the job meanwhile, and as `open_backend` and
-    `StateBackend.checkpoint` do. A failed or cancelled call may leave a claim, and has deleted what it stored unless a
-    commit may hold it; a killed one leaves that to a sweep.
+    Raises `InputError` for a job that has commits, no source, an unknown state, a key that comes twice, a generator
+    that was begun, a generator or reader without rows, which may have been read before, by a dry run for example, and
+    for the first row that does not fit, as `KeyTypeError` or `ValueEncodeError` where it is one. Nothing was written
+    then, nor claimed; but a commit that another writer makes while the rows are read may be found only behind the
+    claim, which has fenced that writer. Raises what an iterable raises, `FencedError` if another writer opened the job
+    meanwhile, and as `open_backend` and `StateBackend.checkpoint` do. A failed or cancelled call may leave a claim, and
+    has deleted what it stored unless a commit may hold it; a killed one leaves that to a sweep.
     """
     return await seed_from(
         settings,
@@ -134,6 +136,8 @@ async def seed_from(
     tell: Tell = lambda _: None,
 ) -> SeedReport:
     """As `seed`, for a stream that goes on from `origin`."""
+    if not sources:
+        raise InputError("give the rows of at least one state; [] stands for none", sources=repr(sources))
     if duplicates not in CHOICES:
         raise InputError("choose what becomes of a key that comes twice", duplicates=duplicates, choices=CHOICES)
     if clock_kind not in get_args(ClockKind):
@@ -141,17 +145,23 @@ async def seed_from(
     clock = clock or SystemClock()
     seeded = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
     encoders = {name: seeded.encoder(name) for name in sources}
-    found = {name: source_of(given, _key_of(key, name)) for name, given in sources.items()}
+    found = {name: source_of(given, key_of(key, name)) for name, given in sources.items()}
     opening = open_offline(settings, commits=not dry_run, store=store, uploader=uploader, clock=clock)
     async with opening as opened:
         begun_s, requests = clock.monotonic(), opened.primary.spending.requests
         check_empty(await opened.job.look(), settings)
-        async with open_runs(settings, opened.threads) as runs:
+        owned = all_key_groups(settings.max_parallelism)
+        async with open_runs(settings, owned, opened.threads) as runs:
+
+            async def write(uploads: Uploads) -> Sequence[RangeState]:
+                bases = await runs.write(uploads, base_segment_bytes(settings.in_flight_bytes_max), tell)
+                return [RangeState(owned, (), tuple(bases))]
+
             await runs.read(found, encoders, tell)
             await runs.check(duplicates)
             report = SeedReport(job=settings.job, dry_run=dry_run, source=origin.source, keys=runs.keys, rows=runs.rows)
             if not dry_run:
-                report = await _committed(report, opened, seeded, runs, origin=origin, tell=tell)
+                report = await committed(report, opened, seeded, write, origin=origin)
         spent = opened.primary.spending.since(requests)
     return msgspec.structs.replace(
         report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
@@ -176,7 +186,8 @@ def as_json(starts_from: Any) -> Any:
         raise InputError("`starts_from` must be something that JSON has", starts_from=repr(starts_from)[:80]) from error
 
 
-def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: str) -> str | Sequence[str]:
+def key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: str) -> str | Sequence[str]:
+    """The key's columns of one state. Raises `InputError`."""
     if not isinstance(key, Mapping):
         return key
     if name not in key:
@@ -184,18 +195,18 @@ def _key_of(key: str | Sequence[str] | Mapping[str, str | Sequence[str]], name: 
     return key[name]
 
 
-async def _committed(
-    report: SeedReport, opened: OfflineJob, seeded: SeededStates, runs: SortedRuns, *, origin: Origin, tell: Tell
+async def committed(
+    report: SeedReport, opened: OfflineJob, seeded: SeededStates, write: Writes, *, origin: Origin
 ) -> SeedReport:
+    """Claim the job, and commit the ranges that `write` returns. Raises as `seed`, and what `write` raises."""
     position = await opened.job.claim(await opened.job.look())
     check_empty(position, opened.settings)  # a commit may have been made while the rows were read
 
-    async def write(uploads: Uploads) -> Contents:
-        bases = await runs.write(uploads, base_segment_bytes(opened.settings.in_flight_bytes_max), tell)
-        return Contents([RangeState(all_key_groups(seeded.max_parallelism), (), tuple(bases))], seeded.descriptors)
+    async def contents(uploads: Uploads) -> Contents:
+        return Contents(await write(uploads), seeded.descriptors)
 
     checkpoint_id, uploads = await opened.commit(
-        position, write, source=origin.source, clock=seeded.clock, starts_from=origin.starts_from
+        position, contents, source=origin.source, clock=seeded.clock, starts_from=origin.starts_from
     )
     segments, bytes_written = uploads.written
     return msgspec.structs.replace(report, checkpoint_id=checkpoint_id, segments=segments, bytes_written=bytes_written)

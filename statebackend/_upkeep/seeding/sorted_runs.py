@@ -31,7 +31,7 @@ from statebackend._upkeep.seeding.encoders import Encoder
 from statebackend._upkeep.seeding.runs import Bins, HeldRun, Run, RunFile, windows
 from statebackend._upkeep.seeding.source_rows import Source, SourceRows
 from statebackend.errors import InputError, TableDiskError
-from statebackend.ids import Base
+from statebackend.ids import Base, KeyGroupRange
 from statebackend.settings import KiB, MiB, Settings
 
 RUN_BYTES: Final = 32 * MiB
@@ -74,10 +74,17 @@ class _Beside:
 
 
 class SortedRuns:
-    """The rows of all states of a seed, sorted in runs."""
+    """The rows of all states of a seed, or those of one range of its key groups, sorted in runs."""
 
-    def __init__(self, bins: Bins, threads: WorkerThreads, open_file: Callable[[], Awaitable[RunFile]]) -> None:
+    def __init__(
+        self,
+        bins: Bins,
+        key_groups: KeyGroupRange,
+        threads: WorkerThreads,
+        open_file: Callable[[], Awaitable[RunFile]],
+    ) -> None:
         self._bins = bins
+        self._key_groups = key_groups
         self._threads = threads
         self._open_file = open_file
         self._runs: dict[str, list[Run]] = {}
@@ -89,48 +96,55 @@ class SortedRuns:
     async def read(self, sources: Mapping[str, Source], encoders: Mapping[str, Encoder], tell: Tell) -> None:
         """Read and sort the rows of each state. Raises what the sources and encoders raise."""
         totals = [UNKNOWN_ROWS if each.total is None else each.total for each in sources.values()]
-        meter = Meter("reading", sum(totals), tell)
+        rows = ((name, some) for name, source in sources.items() for some in source.rows())
+        await self.read_mixed(rows, encoders, Meter("reading", sum(totals), tell))
+        for name, source in sources.items():
+            if source.is_read_once and not self.rows[name]:
+                raise InputError(
+                    "a generator or reader has no rows, perhaps since it was read before: make it anew, or give []",
+                    state=name,
+                )
+
+    async def read_mixed(
+        self, rows: Iterator[tuple[str, SourceRows]], encoders: Mapping[str, Encoder], meter: Meter
+    ) -> None:
+        """Read and sort rows of any of the states, in any order. Raises what iterating and the encoders raise."""
+        self._runs = {name: [] for name in encoders}
+        self.rows, self.keys = dict.fromkeys(encoders, 0), dict.fromkeys(encoders, 0)
         async with open_tasks() as tasks:
             storing = _Beside(tasks)
-            for name, source in sources.items():
-                self._runs[name], self.rows[name], self.keys[name] = [], 0, 0
-                await self._read_one(name, source.rows(), encoders[name], meter, storing)
-                if source.is_read_once and not self.rows[name]:
-                    raise InputError(
-                        "a generator or reader has no rows, perhaps since it was read before: make it anew, or give []",
-                        state=name,
-                    )
+            while (found := await self._threads.io(next, rows, None)) is not None:
+                name, some = found
+                before = encoders[name].size_bytes
+                await self._threads.cpu(encoders[name].add, some)
+                self.rows[name] += len(some)
+                meter.step(len(some), changes=len(some), size_bytes=encoders[name].size_bytes - before)
+                gathered = encoders.values()
+                if (
+                    sum(each.size_bytes for each in gathered) >= RUN_BYTES
+                    or sum(each.rows for each in gathered) >= RUN_ROWS
+                ):
+                    await self._end_run(max(gathered, key=lambda each: (each.size_bytes, each.rows)), storing)
+            for each in encoders.values():
+                if each.rows:
+                    await self._end_run(each, storing)
             await storing.wait()
 
-    async def _read_one(
-        self, name: str, rows: Iterator[SourceRows], encoder: Encoder, meter: Meter, storing: _Beside
-    ) -> None:
-        while (some := await self._threads.io(_next, rows)) is not None:
-            before = encoder.size_bytes
-            await self._threads.cpu(encoder.add, some)
-            self.rows[name] += len(some)
-            meter.step(len(some), changes=len(some), size_bytes=encoder.size_bytes - before)
-            if encoder.size_bytes >= RUN_BYTES or encoder.rows >= RUN_ROWS:
-                await self._end_run(name, encoder, storing)
-        if encoder.rows:
-            await self._end_run(name, encoder, storing)
-        held = [run for runs in self._runs.values() for run in runs if isinstance(run, HeldRun)]
-        if sum(run.size_bytes for run in held) > RUN_BYTES and self._runs[name]:
-            await storing.begin(partial(self._store, self._runs[name], len(self._runs[name]) - 1))
-
-    async def _end_run(self, name: str, encoder: Encoder, storing: _Beside) -> None:
-        """Sort what the encoder has, and begin to store the run before."""
-        runs = self._runs[name]
-        if runs:
-            await storing.begin(partial(self._store, runs, len(runs) - 1))
+    async def _end_run(self, encoder: Encoder, storing: _Beside) -> None:
+        """Sort what the encoder has, and begin to store what memory is not to hold any longer."""
         run = await self._threads.cpu(lambda: HeldRun(encoder.take(), self._bins))
-        self.keys[name] += run.keys
-        runs.append(run)
+        self.keys[encoder.name] += run.keys
+        self._runs[encoder.name].append(run)
+        await storing.begin(self._store_others)
 
-    async def _store(self, runs: list[Run], place: int) -> None:
-        held, file = runs[place], await self._open_file()
-        assert isinstance(held, HeldRun)
-        runs[place] = await self._threads.io(_stored, file, held)
+    async def _store_others(self) -> None:
+        """Store all runs but the newest of each state; and these, too, if they are large together."""
+        newest = [runs[-1] for runs in self._runs.values() if runs]
+        is_large = sum(run.size_bytes for run in newest if isinstance(run, HeldRun)) > RUN_BYTES
+        for runs in self._runs.values():
+            for place, run in enumerate(runs):
+                if isinstance(run, HeldRun) and (is_large or place < len(runs) - 1):
+                    runs[place] = await self._threads.io(_stored, await self._open_file(), run)
 
     async def check(self, duplicates: Duplicates) -> None:
         """Look for keys that come twice. Raises `InputError` if they are refused."""
@@ -150,9 +164,9 @@ class SortedRuns:
 
     async def write(self, uploads: Uploads, segment_bytes_max: int, tell: Tell) -> Sequence[Base]:
         """Write the bases of all states. A segment or two at a time are in memory."""
-        groups = range(self._bins.max_parallelism)
+        groups = self._key_groups
         pieces = pack(self._changes(), groups, segment_bytes_max=segment_bytes_max)
-        meter, reached, bases = Meter("writing", len(groups), tell), 0, list[Base]()
+        meter, reached, bases = Meter("writing", len(groups), tell), groups.first, list[Base]()
 
         async def upload(piece: Piece) -> None:
             nonlocal reached
@@ -182,10 +196,6 @@ class SortedRuns:
                     yield from each
 
 
-def _next(rows: Iterator[SourceRows]) -> SourceRows | None:
-    return next(rows, None)
-
-
 def _stored(file: RunFile, run: HeldRun) -> Run:
     try:
         return file.store(run)
@@ -196,8 +206,13 @@ def _stored(file: RunFile, run: HeldRun) -> Run:
 
 
 @asynccontextmanager
-async def open_runs(settings: Settings, threads: WorkerThreads) -> AsyncGenerator[SortedRuns]:
-    """The rows of a seed, none of them yet. Their file is made when it is needed, and gone when the context ends."""
+async def open_runs(
+    settings: Settings, key_groups: KeyGroupRange, threads: WorkerThreads
+) -> AsyncGenerator[SortedRuns]:
+    """The rows of a seed in these key groups, none of them yet.
+
+    Their file is made when it is needed, and gone when the context ends.
+    """
     async with AsyncExitStack() as stack:
         made: list[RunFile] = []
 
@@ -212,4 +227,4 @@ async def open_runs(settings: Settings, threads: WorkerThreads) -> AsyncGenerato
                 made.append(file)
             return made[0]
 
-        yield SortedRuns(Bins.of(settings.max_parallelism), threads, open_file)
+        yield SortedRuns(Bins.of(settings.max_parallelism), key_groups, threads, open_file)

@@ -33,6 +33,10 @@ class SourceRows(ABC):
     def row(self, number: int) -> "SourceRows":
         """One of the rows alone."""
 
+    def name_of(self, number: int) -> int | str:
+        """The name by which an error tells one of the rows: its number in the source."""
+        return self.first + number
+
 
 class Source(ABC):
     """The rows of one state. `total`: how many there are, if that is known before they are read.

@@ -4,6 +4,7 @@ Those of Arrow are found by name, since they need an extra.
 """
 
 import importlib
+import inspect
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,9 +42,18 @@ class Pairs(SourceRows):
 
 
 class PairSource(Source):
-    """Pairs of a key and what it is set to, from an iterable or the items of a mapping."""
+    """Pairs of a key and what it is set to, from an iterable or the items of a mapping.
+
+    Raises `InputError` for a generator that was begun: the rows that it has given already would be missing.
+    """
 
     def __init__(self, pairs: Iterable[Any]) -> None:
+        if inspect.isgenerator(pairs) and inspect.getgeneratorstate(pairs) != inspect.GEN_CREATED:
+            raise InputError(
+                "a generator was read before, in part or to its end: make it anew, or give (row for row in rest) for "
+                "the rest",
+                generator=pairs.__qualname__,
+            )
         if isinstance(pairs, Mapping):
             self.total = len(cast("Mapping[Any, Any]", pairs))
             pairs = cast("Mapping[Any, Any]", pairs).items()

@@ -80,7 +80,7 @@ class OnExecutors:
         uploader: StateChangeUploader | OpenUploader | None,
     ) -> None:
         self._ranges = ranges_of(parallelism, settings.max_parallelism)
-        _check_shared(settings, store, uploader)
+        check_shared(settings, store, uploader)
         self._runner = runner
         self._settings = settings
         self._output = output
@@ -169,7 +169,7 @@ class OnExecutors:
         spec = BatchSpec(task, run.placement.salts, columns, delivered.batch_id, wakes=bool(due), time_zone=zone)
         wake = [self._ranges.index(each) for each in due]
         placed: Any = run.placement.place(df, wake=wake)  # the types of mapInArrow are pyarrow's, which has none
-        job: DataFrame = placed.mapInArrow(task_of(run.spec, pickled(spec), __version__), RESULT_SCHEMA)
+        job: DataFrame = placed.mapInArrow(task_of(run.spec, pickled(spec), release=__version__), RESULT_SCHEMA)
         try:
             with without_adaptive_planning(df):
                 rows = job.collect()
@@ -188,9 +188,10 @@ class OnExecutors:
         return _pa.concat_tables([self._runner.processor.output_schema.empty_table(), *tables])
 
 
-def _check_shared(
+def check_shared(
     settings: Settings, store: ObjectStore | None, uploader: StateChangeUploader | OpenUploader | None
 ) -> None:
+    """Raise `SettingsError` for what processes on several hosts cannot share."""
     if settings.primary.startswith("memory:"):
         raise SettingsError(
             "executors cannot reach a primary in the driver's memory: use file:// or s3://", primary=settings.primary

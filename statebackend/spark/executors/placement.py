@@ -44,7 +44,7 @@ class Placement:
     """
 
     def __init__(self, df: DataFrame, key: Sequence[str], *, parallelism: int, max_parallelism: int) -> None:
-        self.salts: Final = _salts(parallelism)
+        self.salts: Final = salts_of(parallelism)
         self._key = key
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
@@ -59,18 +59,8 @@ class Placement:
         The columns are renamed, in the same order, because mapInArrow refuses some names that users may have chosen.
         Raises `InputError` if a key column is missing or cannot be a key.
         """
-        keys, columns = _keys_of(df, self._key), df.columns
-        names = [f"c{number}" for number in range(len(columns))]
-        if len({column.lower() for column in columns}) < len(columns):
-            df, columns = df.toDF(*names), names  # a name that occurs twice selects no column
-        columns = [f"`{column.replace('`', '``')}`" for column in columns]
-        hashed = ", ".join(f"cast({columns[number]} AS {type_})" for number, type_ in keys)
-        group = f"pmod(xxhash64({hashed}), {self._max_parallelism}L)"
-        slot = f"cast({group} * {self._parallelism} div {self._max_parallelism} AS int)"
-        salt = f"element_at(array({', '.join(map(str, self.salts))}), {slot} + 1) AS {SALT}"
-        renamed = (f"{column} AS {name}" for column, name in zip(columns, names, strict=True))
-        # One `selectExpr`, because Spark analyses the whole plan again with each step.
-        placed = df.selectExpr(*renamed, salt)
+        placed = salted(df, self._key, self.salts, max_parallelism=self._max_parallelism)
+        names = [f"c{number}" for number in range(len(df.columns))]
         if wake:
             placed = placed.unionByName(self._waking(df.sparkSession, wake), allowMissingColumns=True)
             names = [*names, WAKE]
@@ -96,7 +86,26 @@ class Placement:
         return anchor.hint("shuffle_hash")  # a broadcast would draw nothing
 
 
-def _salts(parallelism: int) -> tuple[int, ...]:
+def salted(df: DataFrame, key: Sequence[str], salts: Sequence[int], *, max_parallelism: int) -> DataFrame:
+    """The rows of `df` with the salt of their slot in `SALT`, behind their own columns, which get plain names.
+
+    Raises `InputError` if a key column is missing or cannot be a key.
+    """
+    keys, columns = _keys_of(df, key), df.columns
+    names = [f"c{number}" for number in range(len(columns))]
+    if len({column.lower() for column in columns}) < len(columns):
+        df, columns = df.toDF(*names), names  # a name that occurs twice selects no column
+    columns = [f"`{column.replace('`', '``')}`" for column in columns]
+    hashed = ", ".join(f"cast({columns[number]} AS {type_})" for number, type_ in keys)
+    group = f"pmod(xxhash64({hashed}), {max_parallelism}L)"
+    slot = f"cast({group} * {len(salts)} div {max_parallelism} AS int)"
+    salt = f"element_at(array({', '.join(map(str, salts))}), {slot} + 1) AS {SALT}"
+    renamed = (f"{column} AS {name}" for column, name in zip(columns, names, strict=True))
+    # One `selectExpr`, because Spark analyses the whole plan again with each step.
+    return df.selectExpr(*renamed, salt)
+
+
+def salts_of(parallelism: int) -> tuple[int, ...]:
     """For each slot, the smallest integer that Spark sends to the partition with the slot's number."""
     salt_of: dict[int, int] = {}
     for salt in itertools.count():

@@ -126,23 +126,25 @@ class _OpenJob(msgspec.Struct):
 _open_jobs: dict[tuple[int, str, str], _OpenJob] = {}  # by process, job and primary; the most recently used is last
 
 
-def task_of(run_spec: bytes, batch_spec: bytes, release: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`. Both specs are pickled; `release` is the driver's."""
+def task_of(*specs: bytes, release: str, module: str = __name__) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The function for `mapInArrow`: `run` of the module. The specs are pickled; `release` is the driver's."""
     unfit = UNFIT_MARK
 
     def work(batches: Any) -> Any:
-        import sys  # noqa: PLC0415 - this function is pickled by value, and arrives alone
+        import importlib  # noqa: PLC0415 - this function is pickled by value, and arrives alone
+        import sys  # noqa: PLC0415
 
         try:
             import statebackend  # noqa: PLC0415
-            from statebackend.spark.executors.worker import run  # noqa: PLC0415
+
+            run = importlib.import_module(module).run
         except ImportError as error:
             raise RuntimeError(f"{unfit}{error}; it runs {sys.executable}") from error
         if statebackend.__version__ != release:
             raise RuntimeError(
                 f"{unfit}it has statebackend {statebackend.__version__}, the driver {release}; it runs {sys.executable}"
             )
-        yield from run(run_spec, batch_spec, batches)
+        yield from run(*specs, batches)
 
     return work
 

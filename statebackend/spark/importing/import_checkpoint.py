@@ -6,8 +6,9 @@ The state is that after the newest batch, so the commit names that batch: the qu
 had always had this sink. `query_log.py` and `stored_variables.py` decide, without Spark, if that can be done.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 from pyspark.errors import PySparkException
@@ -22,6 +23,8 @@ from statebackend.abc import ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import ClockKind, SourceMark, StateDescriptor
 from statebackend.settings import Settings
+from statebackend.spark.executors.batch_job import check_shared
+from statebackend.spark.executors.seed import seed_frames
 from statebackend.spark.importing.query_log import QueryLog, query_log
 from statebackend.spark.importing.stored_frames import KEY, StoredFrames, first_line
 from statebackend.spark.importing.stored_variables import TIMEOUTS, Variable, variables_of
@@ -44,6 +47,7 @@ async def import_checkpoint(
     fields: Mapping[str, Sequence[str]] | None = None,
     operator_id: int = 0,
     clock: ClockKind | None = None,
+    parallelism: int | None = None,
     session: SparkSession | None = None,
     dry_run: bool = False,
     store: ObjectStore | None = None,
@@ -64,7 +68,9 @@ async def import_checkpoint(
     place of the operator and a copy of `metadata`, `offsets`, `commits` and `sources` of the checkpoint, without
     `state`. `clock`: the job's clock, "event" at the watermark of the query, "processing" at the time of the batch; a
     time-to-live counts anew from there, and values that have expired at the time of the batch are left out.
-    `operator_id`: for a query with several. `session`: by default the active one, or a new one.
+    `operator_id`: for a query with several. `parallelism`: so many ranges of key groups are written by the executors,
+    as by `sb.spark.seed`; by default all rows come through the driver. `session`: by default the active one, or a new
+    one.
 
     Raises `InputError` if the query is amid a batch, for a checkpoint, operator or variable that is not known, for a
     variable without a state, and for types that do not fit; and as `sb.seed`. Nothing was written then.
@@ -81,19 +87,22 @@ async def import_checkpoint(
         for variable, state in chosen:
             frames[state.name] = await threads.io(stored.frame, variable, state, (fields or {}).get(variable.name))
         keys = {name: [each for each in frame.columns if each.startswith(KEY)] for name, frame in frames.items()}
-        return await seed_from(
+        if parallelism is not None:
+            check_shared(settings, store, None)
+        place: Callable[..., Awaitable[SeedReport]] = (
+            partial(seed_from, store=store, tell=tell)
+            if parallelism is None
+            else partial(seed_frames, parallelism=parallelism)
+        )
+        return await place(
             settings,
             states,
             frames,
             origin=Origin(SourceMark(log.query_id, log.batch_id)),
             key={name: own if len(own) > 1 else own[0] for name, own in keys.items()},
-            clock_s=None
-            if clock is None
-            else (log.watermark_ms if clock == "event" else log.batch_timestamp_ms) / 1000,
+            clock_s=None if clock is None else log.time_ms(clock) / 1000,
             clock_kind=clock or "event",
             dry_run=dry_run,
-            store=store,
-            tell=tell,
         )
 
 
