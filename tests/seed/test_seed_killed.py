@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ import statebackend as sb
 from statebackend._upkeep.seeding import sorted_runs
 from statebackend.errors import FencedError, InputError, StateBackendError
 from statebackend.objectstore import MemoryStore
-from statebackend.testing import CrashStore, Fail, Fault, FaultyStore, Moment, run_virtual
-from tests import invariants
-from tests.rewrite.jobs import JOB, objects_of, settings_of
+from statebackend.testing import Fault, FaultyStore, Moment, run_virtual
+from tests.killed_operations import Operation, kill_at_every_request, lose_every_answer
+from tests.rewrite.jobs import settings_of
 
 SETTINGS = settings_of(16, upload__attempts_max=1, compression="none")
 START = {"orders": {"0": 1234}}
@@ -39,64 +39,40 @@ async def seed(store: sb.ObjectStore) -> sb.reports.SeedReport:
     return await sb.seed(SETTINGS, states, {"value": ROWS}, starts_from=START, store=store)
 
 
-async def is_there(store: sb.ObjectStore) -> bool:
-    """Check that all of the seed is there, or nothing of it."""
-    async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
-        found = dict(states(backend))
-        starts = [summary.starts_from async for summary in backend.history()]
-    assert (found, starts) in (({}, []), (ROWS, [START]))
-    return bool(found)
+class Seed(Operation):
+    """What a killed call has left is swept once the job has a newer commit."""
 
+    requests_min = 8
 
-async def complete(store: sb.ObjectStore, *, was_there: bool) -> None:
-    """Another call makes the seed, or says that it is there; a sweep deletes the rest and nothing else."""
-    if was_there:
-        with pytest.raises(InputError, match="has a state already"):
+    async def prepare(self, store: sb.ObjectStore) -> None:
+        """There is no job."""
+
+    async def run(self, store: sb.ObjectStore) -> None:
+        assert (await seed(store)).segments > 2
+
+    async def has_happened(self, store: sb.ObjectStore) -> bool:
+        async with sb.open_backend(SETTINGS, store=store, read_only=True) as backend:
+            found = dict(states(backend))
+            starts = [summary.starts_from async for summary in backend.history()]
+        assert (found, starts) in (({}, []), (ROWS, [START]))
+        return bool(found)
+
+    async def complete(self, store: sb.ObjectStore, *, has_happened: bool) -> None:
+        with pytest.raises(InputError, match="has a state already") if has_happened else nullcontext():
             await seed(store)
-    else:
-        await seed(store)
-    await sb.sweep(SETTINGS, dry_run=False, min_age_s=0.0, store=store)
-    objects = await objects_of(store)
-    commits = invariants.commits_of(invariants.read_log(objects, JOB))
-    invariants.assert_nothing_is_left_over([key for key in objects if key.startswith("segments/")], commits)
-    assert await is_there(store)
 
 
 @run_virtual
 async def test_no_request_is_one_at_which_a_kill_tears_it() -> None:
-    """What a killed call has left is swept once the job has a newer commit."""
-    requests, outcomes = 0, set[bool]()
-    while True:
-        requests += 1
-        world = CrashStore(seed=requests)
-        finished = False
-        with suppress(StateBackendError):
-            assert (await seed(world.open(crash_at=requests))).segments > 2
-            finished = True
-        was_there = await is_there(world.open())
-        outcomes.add(was_there)
-        await complete(world.open(), was_there=was_there)
-        if finished:
-            break
-    assert outcomes == {True, False}
-    assert requests > 8
+    """Another call makes the seed, or says that it is there; a sweep deletes the rest and nothing else."""
+    await kill_at_every_request(Seed(SETTINGS))
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @run_virtual
 async def test_no_answer_is_one_whose_loss_tears_it(moment: Moment) -> None:
     """The seed may fail, and a second call completes it."""
-    number = 0
-    while True:
-        number += 1
-        store, fault = MemoryStore(), Fail(nth=number, moment=moment)
-        with suppress(StateBackendError):
-            await seed(FaultyStore(store, [fault]))
-        if fault.matched < number:
-            break
-        was_there = await is_there(store)
-        await complete(store, was_there=was_there)
-    assert number > 8
+    await lose_every_answer(Seed(SETTINGS), moment)
 
 
 @dataclass(kw_only=True, eq=False)
