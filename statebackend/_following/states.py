@@ -6,19 +6,21 @@ it is declared again where it has to be. Until the job has such a state, it is e
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from statebackend._keywords import keywords_of
 from statebackend._state.bulk_arguments import Arrow
+from statebackend._state.declarations import HowToKeep
 from statebackend._state.declared import KeyedStates
 from statebackend._state.kinds.aggregating_state import Aggregate
 from statebackend._state.kinds.list_state import ListState
 from statebackend._state.kinds.map_state import MapState
 from statebackend._state.time.timers import Timers
 from statebackend._state.time.ttl import TimeToLive
-from statebackend._state.values import Upcast
+from statebackend._state.values import Values
 from statebackend.abc import Serializer
 from statebackend.errors import InputError, StateTypeError
 from statebackend.ids import ClockKind, Key
@@ -212,14 +214,9 @@ class FollowedStates:
     def _reads(self) -> Reads:
         """The follower itself: the states ask it before each read."""
 
+    @keywords_of(HowToKeep, Values)
     def value_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        default: V | UnsetType = UNSET,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, type_: type[V] | Serializer[V], *, default: V | UnsetType = UNSET, **kept: Unpack[HowToKeep]
     ) -> FollowedValues[V]:
         """The value state of this name, as `StateBackend.value_state`: a mapping that is only read.
 
@@ -227,55 +224,33 @@ class FollowedStates:
         `StateTypeError` once the job writes the state with a type that this one cannot read. The same holds for all
         kinds.
         """
-        return FollowedValues(
-            self._reads(), KeyedStates.value_state, name, type_, default=default, ttl=ttl, migrate=migrate
-        )
+        return FollowedValues(self._reads(), KeyedStates.value_state, name, type_, default=default, **kept)
 
-    def list_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> FollowedLists[V]:
+    @keywords_of(HowToKeep, Values)
+    def list_state(self, name: str, type_: type[V] | Serializer[V], **kept: Unpack[HowToKeep]) -> FollowedLists[V]:
         """The list state of this name: a mapping from key to a list."""
-        return FollowedLists(self._reads(), KeyedStates.list_state, name, type_, ttl=ttl, migrate=migrate)
+        return FollowedLists(self._reads(), KeyedStates.list_state, name, type_, **kept)
 
+    @keywords_of(HowToKeep, Values)
     def map_state(
-        self,
-        name: str,
-        key_type: type[K] | Serializer[K],
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, key_type: type[K] | Serializer[K], type_: type[V] | Serializer[V], **kept: Unpack[HowToKeep]
     ) -> FollowedMaps[K, V]:
         """The map state of this name: a mapping from key to a map from `key_type` to `type_`."""
-        return FollowedMaps(self._reads(), KeyedStates.map_state, name, key_type, type_, ttl=ttl, migrate=migrate)
+        return FollowedMaps(self._reads(), KeyedStates.map_state, name, key_type, type_, **kept)
 
+    @keywords_of(HowToKeep, Values)
     def reducing_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        reduce: Callable[[V, V], V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, type_: type[V] | Serializer[V], reduce: Callable[[V, V], V], **kept: Unpack[HowToKeep]
     ) -> FollowedValues[V]:
         """The reducing state of this name: a mapping from key to all values that were added, reduced to one."""
-        return FollowedValues(self._reads(), KeyedStates.reducing_state, name, type_, reduce, ttl=ttl, migrate=migrate)
+        return FollowedValues(self._reads(), KeyedStates.reducing_state, name, type_, reduce, **kept)
 
+    @keywords_of(HowToKeep, Values)
     def aggregating_state(
-        self,
-        name: str,
-        aggregate: Aggregate[Any, V, R],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, aggregate: Aggregate[Any, V, R], **kept: Unpack[HowToKeep]
     ) -> FollowedValues[R]:
         """The aggregating state of this name: a mapping from key to the result of `aggregate`."""
-        return FollowedValues(self._reads(), KeyedStates.aggregating_state, name, aggregate, ttl=ttl, migrate=migrate)
+        return FollowedValues(self._reads(), KeyedStates.aggregating_state, name, aggregate, **kept)
 
     def columnar_state(
         self,

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, Unpack, cast, get_args
 
 from msgspec import UNSET, UnsetType
 
+from statebackend._keywords import keywords_of
 from statebackend._state.descriptors import Declaration, declaration_of
 from statebackend._state.kinds import aggregating_state, list_state, map_state, reducing_state, value_state
 from statebackend._state.kinds.aggregating_state import Aggregate, AggregatingState, accumulator_type
@@ -33,6 +34,13 @@ R = TypeVar("R")
 
 
 S = TypeVar("S", bound="KeyedState[Any, Any] | ColumnarState")
+
+
+class HowToKeep(TypedDict, total=False):
+    """The keywords of every kind of keyed state but columns: `value_state` says what they mean."""
+
+    ttl: TimeToLive | None
+    migrate: Upcast | Sequence[Upcast]
 
 
 class Declares(Protocol):
@@ -65,14 +73,9 @@ class StateDeclarations(ABC):
     def _declaring(self) -> Declares:
         """The states to declare in. Called first; raises where none may be declared any more."""
 
+    @keywords_of(HowToKeep, Values)
     def value_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        default: V | UnsetType = UNSET,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, type_: type[V] | Serializer[V], *, default: V | UnsetType = UNSET, **kept: Unpack[HowToKeep]
     ) -> ValueState[V]:
         """The value state of this name, declared on first use: a mapping from key to one value of `type_`.
 
@@ -87,70 +90,50 @@ class StateDeclarations(ABC):
         cannot decode. Nothing is written before the next checkpoint. All of this holds for the other kinds too.
         """
         states = self._declaring()
-        values = Values(type_, ttl=_timed(ttl, states), migrate=migrate)
+        values = _values(type_, states, **kept)
         state = states.declare(name, ValueState[V], (type_,), declaration_of(value_state.KIND, values))
         state.declare(values, default)
         return state
 
-    def list_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
-    ) -> ListState[V]:
+    @keywords_of(HowToKeep, Values)
+    def list_state(self, name: str, type_: type[V] | Serializer[V], **kept: Unpack[HowToKeep]) -> ListState[V]:
         """The list state of this name: a mapping from key to a list of elements of `type_`."""
         states = self._declaring()
-        values = Values(type_, ttl=_timed(ttl, states), migrate=migrate)
+        values = _values(type_, states, **kept)
         state = states.declare(name, ListState[V], (type_,), declaration_of(list_state.KIND, values))
         state.declare(values)
         return state
 
+    @keywords_of(HowToKeep, Values)
     def map_state(
-        self,
-        name: str,
-        key_type: type[K] | Serializer[K],
-        type_: type[V] | Serializer[V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, key_type: type[K] | Serializer[K], type_: type[V] | Serializer[V], **kept: Unpack[HowToKeep]
     ) -> MapState[K, V]:
         """The map state of this name: a mapping from key to a map from `key_type` to `type_`."""
         states, entry_keys = self._declaring(), EntryKeys(key_type)
-        values = Values(type_, ttl=_timed(ttl, states), migrate=migrate)
+        values = _values(type_, states, **kept)
         declaration = declaration_of(map_state.KIND, values, entry_keys.schema)
         state = states.declare(name, MapState[K, V], (key_type, type_), declaration)
         state.declare(values, entry_keys)
         return state
 
+    @keywords_of(HowToKeep, Values)
     def reducing_state(
-        self,
-        name: str,
-        type_: type[V] | Serializer[V],
-        reduce: Callable[[V, V], V],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, type_: type[V] | Serializer[V], reduce: Callable[[V, V], V], **kept: Unpack[HowToKeep]
     ) -> ReducingState[V]:
         """The reducing state of this name: a mapping from key to all values that were added, reduced to one `type_`."""
         states = self._declaring()
-        values = Values(type_, ttl=_timed(ttl, states), migrate=migrate)
+        values = _values(type_, states, **kept)
         state = states.declare(name, ReducingState[V], (type_,), declaration_of(reducing_state.KIND, values))
         state.declare(values, reduce)
         return state
 
+    @keywords_of(HowToKeep, Values)
     def aggregating_state(
-        self,
-        name: str,
-        aggregate: Aggregate[Any, V, R],
-        *,
-        ttl: TimeToLive | None = None,
-        migrate: Upcast | Sequence[Upcast] = (),
+        self, name: str, aggregate: Aggregate[Any, V, R], **kept: Unpack[HowToKeep]
     ) -> AggregatingState[V, R]:
         """The aggregating state of this name: a mapping from key to the result of `aggregate` for all added values."""
         states, type_ = self._declaring(), accumulator_type(aggregate)
-        values: Values[Any] = Values(type_, ttl=_timed(ttl, states), migrate=migrate)
+        values: Values[Any] = _values(type_, states, **kept)
         state = states.declare(name, AggregatingState[V, R], (type_,), declaration_of(aggregating_state.KIND, values))
         state.declare(values, aggregate)
         return state
@@ -212,6 +195,16 @@ class StateDeclarations(ABC):
         state: OperatorState[V] = states.declare_operator(name, (type_,), mode, values)
         state.declare(values)
         return state
+
+
+def _values(
+    type_: type[V] | Serializer[V],
+    states: Declares,
+    *,
+    ttl: TimeToLive | None = None,
+    migrate: Upcast | Sequence[Upcast] = (),
+) -> Values[V]:
+    return Values(type_, ttl=_timed(ttl, states), migrate=migrate)
 
 
 def _timed(ttl: TimeToLive | None, states: Declares) -> TimeToLive | None:

@@ -1,4 +1,4 @@
-"""What is asked of a state is asked alike by Python, the shell and Spark; and a job is opened by the same keywords."""
+"""What is asked of a state is asked alike by Python, the shell and Spark; what is said twice has the same keywords."""
 
 import inspect
 from collections.abc import Callable
@@ -8,7 +8,9 @@ import pytest
 
 import statebackend as sb
 from statebackend._backend.asked_to_open import HowToOpen
+from statebackend._mirroring.keeping_up import HowToMirror, open_mirroring
 from statebackend._reading.what_to_read import AskedOfState, WhatToRead
+from statebackend._state.declarations import HowToKeep
 from statebackend.cli.options import parser
 from statebackend.cli.reading import what_to_read
 from statebackend.ids import KeyGroupRange
@@ -36,6 +38,21 @@ def test_a_job_is_opened_by_the_same_keywords_whole_and_in_parts() -> None:
     assert keywords(sb.open_backend)["read_only"] is False
 
 
+def test_a_table_is_mirrored_by_the_same_keywords_once_and_for_ever() -> None:
+    """And `help` shows them."""
+    assert keywords(sb.mirror_once) == keywords(sb.keep_mirrored) == keywords(open_mirroring)
+    assert set(keywords(sb.mirror_once)) == set(HowToMirror.__annotations__)
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map", "reducing", "aggregating"])
+def test_every_kind_of_state_is_declared_by_the_same_keywords(kind: str) -> None:
+    """In a backend as in a follower."""
+    declared = keywords(getattr(sb.StateBackend, f"{kind}_state"))
+    assert declared == keywords(getattr(sb.StateFollower, f"{kind}_state"))
+    assert declared.keys() - {"default"} == HowToKeep.__annotations__.keys()
+    assert (declared["ttl"], declared["migrate"]) == (None, ())
+
+
 async def test_a_misspelt_keyword_is_refused() -> None:
     """Before anything is opened: the store is not there."""
     settings = sb.Settings(job="fleet", primary="file:///nowhere")
@@ -50,6 +67,13 @@ async def test_a_misspelt_keyword_of_an_opening_is_refused() -> None:
     with pytest.raises(TypeError, match="read_olny"):
         async with sb.open_backend(sb.Settings(job="fleet", primary="memory://typo"), read_olny=True):  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
             pass
+
+
+async def test_a_misspelt_keyword_of_a_declaration_is_refused() -> None:
+    """With its name."""
+    async with sb.open_backend(sb.Settings(job="fleet", primary="memory://typo")) as backend:
+        with pytest.raises(TypeError, match="tll"):
+            backend.value_state("legs", int, tll=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def test_key_groups_may_be_a_range() -> None:
