@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.change_sets.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups, of_kind
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
 from statebackend._codec.xxh64 import Hashes
@@ -44,7 +44,7 @@ from statebackend._columns.table_schema import TableSchema, default_column, stor
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, PlacedInMemory, WantedEntries
 from statebackend._tables.table import Table, TableSize
-from statebackend.errors import DataError, InputError, KeyTypeError, ValueDecodeError
+from statebackend.errors import InputError, KeyTypeError, ValueDecodeError
 
 
 class ColumnTable(OneRow, Table):
@@ -267,8 +267,7 @@ class ColumnTable(OneRow, Table):
 
     def apply(self, changes: Changes) -> None:
         """Replay changes: nothing of it is drained. Raises `ValueDecodeError` where they do not fit the schema."""
-        if not isinstance(changes, ColumnChanges):
-            raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+        changes = of_kind(changes, ColumnChanges)
         columns = stored_columns(changes, self._described)
         types = [each.type for each in changes.keys]
         if types != [each.type for each in self._described.keys]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.change_sets.changes import Changes, KeyGroups
+from statebackend._codec.change_sets.changes import Changes, KeyGroups, of_kind
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import Array, RecordBatch, array_from, pa, values_of
@@ -18,7 +18,6 @@ from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.growable import grown
 from statebackend._columns.keys import HashedKeys, hash_parts
 from statebackend._columns.table_schema import TableSchema
-from statebackend.errors import DataError
 from statebackend.ids import Key
 
 ROWS_AT_ONCE: Final = 2048
@@ -49,8 +48,7 @@ class ColumnsAtCommit:
 
     def advance(self, changes: Changes) -> None:
         """As `AtCommit.advance`."""
-        if not isinstance(changes, ColumnChanges):
-            raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+        changes = of_kind(changes, ColumnChanges)
         if self._kept is None:
             self._kept = self._empty()
             self._kept.evolve(self.inside.described)

@@ -8,10 +8,9 @@ the state, and of the changes under way.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, cast
 
-from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.changes import Changes, of_kind
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._tables.table import EntryTable, OpenTable, Table
-from statebackend.errors import DataError
 from statebackend.ids import Key
 
 IN_MEMORY_AT_ONCE: Final = 1024
@@ -98,8 +97,7 @@ class TableAtCommit:
 
     def advance(self, changes: Changes) -> None:
         """As `AtCommit.advance`."""
-        if not isinstance(changes, KeyedChanges):
-            raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+        changes = of_kind(changes, KeyedChanges)
         self.keep(changes)
         self.inside.apply(changes)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from statebackend._codec.cells import split
-from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.changes import Changes, of_kind
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.state_change import Operation
@@ -28,7 +28,7 @@ from statebackend._reading.rows.layouts import (
     MapLayout,
     groups_array,
 )
-from statebackend._reading.rows.merged_rows import ChosenRows, Merge, StoredRows, groups_of, key_rows, of_kind
+from statebackend._reading.rows.merged_rows import ChosenRows, Merge, StoredRows, groups_of, key_rows
 from statebackend._state.kinds import list_state, map_state
 from statebackend._tables.heap import cell_of
 from statebackend._tables.key_groups import OwnedKeys

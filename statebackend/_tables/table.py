@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from statebackend._codec.change_sets.changes import Changes, KeyGroups
+from statebackend._codec.change_sets.changes import Changes, KeyGroups, of_kind
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._tables.files_copy import FilesCopy
 from statebackend._tables.placed import IsLive, Placed, WantedEntries, placed_as_bytes, placed_as_objects
-from statebackend.errors import DataError
 from statebackend.ids import Key
 
 E = TypeVar("E")
@@ -87,8 +86,7 @@ class EntryTable(Table, Generic[E]):
         return len(self.entries)
 
     def apply(self, changes: Changes) -> None:
-        if not isinstance(changes, KeyedChanges):
-            raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+        changes = of_kind(changes, KeyedChanges)
         self.replay(changes)
         self.note(changes)
 

@@ -6,14 +6,17 @@ one column. Their bytes are in `parts`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from statebackend.errors import DataError
 from statebackend.ids import EMPTY_RANGE, KeyGroupRange, SequenceNumber
 from statebackend.settings import MiB
+
+C = TypeVar("C", bound="Changes")
 
 KeyGroups = npt.NDArray[np.int16]
 """One key group per change, 0 to 32,767; -1 only in the metadata of early releases."""
@@ -159,3 +162,10 @@ def change_set(log_id: str, sequence_number: SequenceNumber, changes: Sequence[C
     spans = [each.span for each in changes]
     span = KeyGroupRange(min(each.first for each in spans), max(each.last for each in spans))
     return ChangeSet(log_id, sequence_number, changes, span, sum(each.size_bytes for each in changes))
+
+
+def of_kind(changes: Changes, kind: type[C]) -> C:
+    """The changes, if they are such. Raises `DataError` for those of another kind of state."""
+    if not isinstance(changes, kind):
+        raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
+    return changes

@@ -9,27 +9,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from operator import not_
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.change_sets.changes import GROUP, Changes, KeyGroups
+from statebackend._codec.change_sets.changes import GROUP, Changes, KeyGroups, of_kind
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
+from statebackend._columns.column_table import key_columns
 from statebackend._columns.key_rows import KeyRows
-from statebackend._columns.keys import IntegerKeys, KeyColumns, Parts, StringKeys, hash_parts, taken
+from statebackend._columns.keys import Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema
 from statebackend._tables.heap import KINDS, cell_of
 from statebackend._tables.key_groups import OwnedKeys
-from statebackend.errors import DataError, KeyTypeError, ValueDecodeError
+from statebackend.errors import KeyTypeError, ValueDecodeError
 from statebackend.ids import Key
 
 ROWS_AT_ONCE: Final = 4096
-
-C = TypeVar("C", bound=Changes)
 
 
 class StoredRows(NamedTuple):
@@ -287,12 +286,4 @@ def groups_of(keys: Sequence[Key], groups: Mapping[Key, int]) -> KeyGroups:
 
 def key_rows(schema: TableSchema, keys: OwnedKeys) -> KeyRows:
     """An empty set of keys of a columnar state."""
-    columns = KeyColumns([IntegerKeys() if each.type == "int64" else StringKeys() for each in schema.keys])
-    return KeyRows(columns, keys, hash_parts)
-
-
-def of_kind(changes: Changes, kind: type[C]) -> C:
-    """The changes, if they are such. Raises `DataError` for those of another kind of state."""
-    if not isinstance(changes, kind):
-        raise DataError("changes of another kind than the state's", state_id=changes.state_id, kind=changes.kind)
-    return changes
+    return KeyRows(key_columns(schema), keys, hash_parts)
