@@ -54,8 +54,9 @@ class (`ValueError`, `TypeError`, `LookupError`, `OSError`) is one of those too.
 from here.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 
 class StateBackendError(Exception):
@@ -301,3 +302,17 @@ class BatchError(StateBackendError, RuntimeError):
 def needs_extra(what: str, extra: str) -> str:
     """The message for a library that is missing because `statebackend` was installed without that extra."""
     return f"{what} needs the extra `{extra}`: pip install 'statebackend[{extra}]'"
+
+
+_JSON: Final = re.compile(r"\b(object|array|null)\b")
+_PYTHON: Final = {"object": "dict", "array": "list", "null": "None"}
+
+
+def in_python_words(error: Exception) -> str:
+    """The text of an error of msgspec with types named as in Python: there a dict is an `object`, `None` is `null`."""
+    said, at, place = str(error).partition(" - at ")
+    return (_JSON.sub(_in_python, said) if said.startswith("Expected `") else said) + at + place
+
+
+def _in_python(found: re.Match[str]) -> str:
+    return _PYTHON[found[0]]

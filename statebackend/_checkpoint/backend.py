@@ -140,7 +140,7 @@ class KeyedBackend(StateDeclarations):
     def has_due_timers(self) -> bool:
         """True if `due_timers` has any. Raises as that."""
         self._check_usable()
-        return self._states.has_due_timers
+        return self._states.job_timers.any_due
 
     def due_timers(self) -> Iterator[DueTimer]:
         """Take the timers that are due at the job's clock, earliest first: of all declared timers of its kind.
@@ -150,7 +150,7 @@ class KeyedBackend(StateDeclarations):
         `InputError` if the job has no clock, and if all timers are declared for another kind of clock.
         """
         self._check_usable()
-        return self._states.due_timers()
+        return self._states.job_timers.take_due()
 
     @property
     def fell_back(self) -> bool:

@@ -8,16 +8,17 @@ could not be used.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from statebackend._cache.download_cache import DownloadCache
 from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, fetch_frames, frames_of, verify
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.commit import Commit
 from statebackend._local.segments import LocalSegments
 from statebackend._threads import WorkerThreads
-from statebackend.abc import Fallback, ObjectStore
+from statebackend.abc import Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
 from statebackend.ids import Handle
 
@@ -172,3 +173,35 @@ def _fallback(file: Handle, error: StoreError | DataError) -> Fallback:
 
 def _missing(file: Handle) -> MissingObjectError:
     return MissingObjectError("a file that the commit needs is gone", object=file.key)
+
+
+class Tally:
+    """Adds up what a restore fetched and applied."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.fallbacks: list[Fallback] = []
+        self._files = {True: 0, False: 0}  # by whether they came from the local copy
+        self._bytes = {True: 0, False: 0}
+
+    def add(self, fetched: Fetched[Any]) -> None:
+        """Count a file."""
+        if fetched.local is not None:
+            self._files[fetched.local] += 1
+            self._bytes[fetched.local] += fetched.size_bytes
+        if fetched.fallback is not None:
+            self.fallbacks.append(fetched.fallback)
+
+    def report(self, commit: Commit, *, seconds: float) -> RestoreReport:
+        """The counts, of a restore of that commit."""
+        return RestoreReport(
+            checkpoint_id=commit.checkpoint_id,
+            sequence=commit.sequence,
+            files_local=self._files[True],
+            files_primary=self._files[False],
+            bytes_local=self._bytes[True],
+            bytes_primary=self._bytes[False],
+            changes=self.changes,
+            seconds=seconds,
+            fallbacks=tuple(self.fallbacks),
+        )

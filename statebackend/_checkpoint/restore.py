@@ -19,6 +19,7 @@ from statebackend._checkpoint.fetch import (
     Fetcher,
     FileDone,
     Frames,
+    Tally,
     frames_in,
     ignore_file,
     try_repair,
@@ -100,7 +101,7 @@ class Restore:
         self._threads = threads
         self._rocksdb = rocksdb
         self._runs = runs
-        self._tally = _Tally()
+        self._tally = Tally()
         self._changed: set[int] = set()
 
     @property
@@ -297,36 +298,6 @@ def grouped(reads: Iterable[SegmentRead | BaseRead]) -> Iterator[Sequence[Segmen
         size_bytes += read.segment.length
     if group:
         yield group
-
-
-class _Tally:
-    """Adds up what a restore fetched and applied."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-        self.fallbacks: list[Fallback] = []
-        self._files = {True: 0, False: 0}  # by whether they came from the local copy
-        self._bytes = {True: 0, False: 0}
-
-    def add(self, fetched: Fetched[Frames] | Fetched[None] | Fetched[OpenBase]) -> None:
-        if fetched.local is not None:
-            self._files[fetched.local] += 1
-            self._bytes[fetched.local] += fetched.size_bytes
-        if fetched.fallback is not None:
-            self.fallbacks.append(fetched.fallback)
-
-    def report(self, commit: Commit, *, seconds: float) -> RestoreReport:
-        return RestoreReport(
-            checkpoint_id=commit.checkpoint_id,
-            sequence=commit.sequence,
-            files_local=self._files[True],
-            files_primary=self._files[False],
-            bytes_local=self._bytes[True],
-            bytes_primary=self._bytes[False],
-            changes=self.changes,
-            seconds=seconds,
-            fallbacks=tuple(self.fallbacks),
-        )
 
 
 class _TooLargeError(Exception):

@@ -8,7 +8,9 @@ may be pending; what is in one is in each later one, until its checkpoint has an
 """
 
 import itertools
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -20,7 +22,6 @@ from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, fram
 from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import Bases, with_bases
-from statebackend._checkpoint.still_time import StillTime
 from statebackend._codec.change_sets.changes import Changes, ChangeSet
 from statebackend._codec.commit import IN_HERE, carried
 from statebackend._codec.segment import EncodedFrame, SealedSet
@@ -171,7 +172,7 @@ class Snapshots:
         """
         self._time.look()
         await self._drain()
-        operator, next_timer_s = self._states.operator_report(), self._states.next_timer_s()
+        operator, next_timer_s = self._states.operator_report(), self._states.job_timers.next_s()
         sizes = self._states.state_sizes()
         to = self._writer.next_sequence_number()
         taken = None if inline is None else await inline.take(self._writer, self._committed_to)
@@ -285,4 +286,42 @@ def _stored_bytes(uploaded: Iterable[UploadedChangeSet]) -> tuple[int, int]:
     return (
         sum(segment.length for segment in segments),
         sum(segment.length for segment, local in segments.items() if local),
+    )
+
+
+_logger = logging.getLogger(__name__)
+
+
+class StillTime:
+    """Looks at the time of `states` with each snapshot, and warns once of what a slip has probably left standing:
+
+    a clock that nothing moves, and timers that nothing takes.
+    """
+
+    def __init__(self, states: KeyedStates) -> None:
+        self._states = states
+        self._snapshots = 0
+
+    def look(self) -> None:
+        """Look before a snapshot. The first one says nothing of the clock: it may be for an edit by hand."""
+        clock = self._states.clock
+        if clock.kind is None:
+            return
+        self._snapshots += 1
+        if self._snapshots == 2 and clock.mark is not None and not clock.has_moved:
+            _logger.warning(
+                "the job's clock stands at %s, where it stood when the state was opened, and time-to-live and timers "
+                "go by it: call advance_clock once per batch",
+                clock.now_s,
+            )
+        for name in self._states.job_timers.neglected():
+            _tell_neglected(name)
+
+
+@cache  # on executors each attempt would say it again
+def _tell_neglected(name: str) -> None:
+    _logger.warning(
+        "timers of %r are due by the job's clock, and nothing takes them: declare them before the batch, and write "
+        "on_timer, or call due_timers of the backend",
+        name,
     )

@@ -17,9 +17,8 @@ import msgspec
 
 from statebackend.errors import ValueDecodeError
 
-HEADER: Final = 0xC1
+HEADER: Final = b"\xc1"
 """First byte of a cell that does not begin with its value."""
-_HEADER_BYTE: Final = b"\xc1"
 _VERSIONED: Final = 1
 _STAMPED: Final = 2
 _VERSION = struct.Struct("<I")
@@ -41,7 +40,7 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 def pack(value: bytes, version: int = 0, stamp: float | None = None) -> bytes:
     """Return the cell of an encoded value."""
     if stamp is None and not version:
-        return value if value[:1] != _HEADER_BYTE else b"\xc1\x00" + value
+        return value if value[:1] != HEADER else b"\xc1\x00" + value
     if stamp is None:
         return b"\xc1\x01" + _VERSION.pack(version) + value
     if not version:
@@ -51,7 +50,7 @@ def pack(value: bytes, version: int = 0, stamp: float | None = None) -> bytes:
 
 def unpack(cell: bytes) -> Cell:
     """Return the parts of a cell. Raises `ValueDecodeError` if its header is cut off or unknown."""
-    if cell[:1] != _HEADER_BYTE:
+    if cell[:1] != HEADER:
         return Cell(cell)
     try:
         flags, at, version, stamp = cell[1], 2, 0, None
@@ -70,7 +69,7 @@ def unpack(cell: bytes) -> Cell:
 
 def stamp_of(cell: bytes) -> float | None:
     """The time of writing, `None` if the cell does not tell."""
-    return unpack(cell).stamp if cell[:1] == _HEADER_BYTE else None
+    return unpack(cell).stamp if cell[:1] == HEADER else None
 
 
 def framed(data: bytes) -> bytes:

@@ -11,9 +11,8 @@ from typing import Any, Final, Generic, TypeGuard, TypeVar, cast
 import msgspec
 
 from statebackend._codec.schema import check_depth, misread, schema_of
-from statebackend._words import in_python_words
 from statebackend.abc import Buffer, Serializer
-from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError
+from statebackend.errors import InputError, ValueDecodeError, ValueEncodeError, in_python_words
 from statebackend.settings import MiB
 
 T = TypeVar("T")
@@ -161,9 +160,6 @@ class MsgspecSerializer(Generic[T]):
             raise ValueDecodeError(
                 f"the stored value does not decode: {in_python_words(error)}", schema=self.schema
             ) from error
-
-    def _undecodable(self, said: str, error: Exception) -> ValueDecodeError:
-        return ValueDecodeError(f"{said}: {in_python_words(error)}", schema=self.schema)
 
 
 class BoundedSerializer(Generic[T]):

@@ -1,6 +1,6 @@
 """One attempt at a range of key groups: what it is told, what it begins with, what it contributes and leaves behind."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -8,25 +8,59 @@ import anyio
 import msgspec
 
 from statebackend._backend.assembly import Opened, Restored, empty_states, fill, inline_encoder, machinery_of
+from statebackend._checkpoint.backend import KeyedBackend, Machinery
 from statebackend._checkpoint.lineage import Lineage, bases_id, lineage_of
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.materialization.tiers import last_id
 from statebackend._checkpoint.rescale import range_of
+from statebackend._checkpoint.snapshots import InlineEncoder
 from statebackend._codec.commit import Commit
 from statebackend._log.names import entry_key
 from statebackend._ranges.cached_in_process import CachedRange, Start
 from statebackend._ranges.contribution import Contribution, Found, opened_with
-from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.range_task import RangeTask, TaskBase
 from statebackend._ranges.shared_local_copies import copying_base
 from statebackend._state.declared import KeyedStates
 from statebackend.abc import RestoreReport
-from statebackend.ids import RangeState, RocksDBBase
+from statebackend.ids import CheckpointId, RangeState, RocksDBBase, SnapshotResult
 from statebackend.settings import KiB, Settings
 from statebackend.settings.settings import INLINE_BYTES
 
 INLINE_BYTES_MIN: Final = 4 * KiB
 """The least share of a commit that a range may fill, however many share `inline_bytes_max`: a PUT costs more."""
+
+
+class RangeBackend(KeyedBackend):
+    """The state of one range for one attempt. Bases are written only if the attempt is told to: `begin_bases`."""
+
+    def __init__(self, machinery: Machinery, *, inline: InlineEncoder) -> None:
+        super().__init__(machinery)
+        self._inline = inline
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The key groups that have changed since their last base."""
+        return self._base_writer.changed
+
+    @property
+    def base_failures(self) -> int:
+        """How many times in a row writing bases has failed."""
+        return self._base_writer.failures
+
+    async def begin_bases(self) -> None:
+        """Begin to write bases of the attempt's commit, before anything is changed. `contribute` waits for them."""
+        checkpoint_id = CheckpointId(0) if self.newest is None else self.newest.checkpoint_id
+        self._base_writer.begin_if_due(self._snapshots.committed, checkpoint_id, due=True)
+
+    async def contribute(self, checkpoint_id: int) -> tuple[SnapshotResult, Sequence[bytes]]:
+        """Every change so far, durable or in the returned frames: what is small is not uploaded, the commit carries it.
+
+        Bases that were begun are in the snapshot by now, unless they could not be written. Raises as
+        `OwnerBackend.snapshot`. A cancelled call has lost nothing, and may be repeated.
+        """
+        await self._base_writer.settled()
+        async with self._checkpointing:
+            return await self._contribute(checkpoint_id, self._inline)
 
 
 class Attempt:

@@ -33,11 +33,10 @@ from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import attempt_names, new_log_id
 from statebackend._log.position import Position
 from statebackend._observers import Observers
-from statebackend._ranges.attempt import Attempt, begun, settings_of, states_of
+from statebackend._ranges.attempt import Attempt, RangeBackend, begun, settings_of, states_of
 from statebackend._ranges.cached_in_process import CachedRanges, Start, start_from_process
 from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
-from statebackend._ranges.range_backend import RangeBackend
 from statebackend._ranges.range_task import RangeTask, TaskBase, open_base
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._ranges.shared_store import SharedStore

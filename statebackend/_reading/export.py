@@ -13,9 +13,9 @@ import msgspec
 from statebackend._codec.plain import plain
 from statebackend._columns.arrow import Array, RecordBatch, Schema, pa, plain_of
 from statebackend._keywords import keywords_of
-from statebackend._reading.initial_rows import InitialRows
 from statebackend._reading.opened_state import read_batches
 from statebackend._reading.reading_reports import ExportReport
+from statebackend._reading.rows.layouts import KEY, KEY_GROUP, VALUE
 from statebackend._reading.what_to_read import AskedOfState, WhatToRead
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
@@ -198,3 +198,33 @@ def _as_json(array: Array) -> Array:
 def _module(name: str) -> Any:
     """A part of pyarrow that takes long to import."""
     return importlib.import_module(f"pyarrow.{name}")
+
+
+class InitialRows:
+    """Rows as `transformWithState` takes them: a column for each part of the key, by these names, and the state's own.
+
+    That is a struct for a columnar state. Raises `InputError` if the key has not so many parts.
+    """
+
+    def __init__(self, read: Schema, state: str, key: str | Sequence[str]) -> None:
+        names = [key] if isinstance(key, str) else [*key]
+        type_ = read.field(KEY).type
+        self._is_tuple = pa.types.is_struct(type_)
+        parts = list(type_) if self._is_tuple else [read.field(KEY)]
+        self._rest = [each for each in read if each.name not in (KEY, KEY_GROUP)]
+        self._is_single = [each.name for each in self._rest] == [VALUE]
+        if len(names) != len(parts) or len({*names, state}) <= len(names):
+            raise InputError(
+                "give each part of the key a name, and none that of the state", key=names, parts=len(parts), state=state
+            )
+        value: Any = self._rest[0].type if self._is_single else pa.struct(self._rest)
+        keys = [(name, part.type) for name, part in zip(names, parts, strict=True)]
+        self.schema: Final[Schema] = pa.schema([*keys, (state, value)])
+
+    def batch(self, read: RecordBatch) -> RecordBatch:
+        """These rows in that form."""
+        key: Any = read.column(KEY)
+        keys = key.flatten() if self._is_tuple else [key]
+        columns = [read.column(each.name) for each in self._rest]
+        value = columns[0] if self._is_single else pa.StructArray.from_arrays(columns, fields=self._rest)
+        return pa.RecordBatch.from_arrays([*keys, value], schema=self.schema)

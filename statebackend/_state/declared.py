@@ -6,7 +6,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.serializers import is_serializer
@@ -23,16 +22,15 @@ from statebackend._state.kinds.operator_state import (
     as_mode,
     mode_of,
 )
-from statebackend._state.time import timers
 from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
-from statebackend._state.time.timers import DueTimer, Timers
+from statebackend._state.time.job_timers import JobTimers
 from statebackend._state.time.ttl import TimeToLive, apply
 from statebackend._state.values import Values
 from statebackend._tables.heap import KINDS, heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import EntryTable, OpenTable, Table, TableSize
-from statebackend.errors import DataError, InputError, StateTypeError, UnsupportedVersionError
+from statebackend.errors import DataError, StateTypeError, UnsupportedVersionError
 from statebackend.ids import (
     ClockMark,
     KeyGroupRange,
@@ -97,7 +95,7 @@ class KeyedStates(StateDeclarations):
             owners = [key_groups]
         self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
         self._declared: dict[str, KeyedState[Any, Any] | ColumnarState] = {}
-        self._undeclared: dict[int, Timers] = {}  # by state id
+        self.job_timers: Final = JobTimers(self.clock, self._descriptors, self._declared, self._tables, self._keys)
         self._ttls: dict[str, TimeToLive | None] = {}  # of the declared states
         self._types: dict[str, tuple[Any, ...]] = {}  # with which a state was declared in this process
 
@@ -181,59 +179,6 @@ class KeyedStates(StateDeclarations):
     def operator_report(self) -> tuple[OperatorElements, ...]:
         """This owner's elements of each operator state, including those not declared."""
         return self._operator.report()
-
-    def due_timers(self) -> Iterator[DueTimer]:
-        """Take the declared timers that are due by the job's clock, as `take_due`. Raises `InputError` without one."""
-        return Timers.take_due(self._timers_by_clock(), self.clock.now_s)
-
-    @property
-    def has_due_timers(self) -> bool:
-        """True if `due_timers` has any."""
-        times = (each.next_at() for each in self._timers_by_clock())
-        return any(at is not None and at <= self.clock.now_s for at in times)
-
-    def _timers_by_clock(self) -> list[Timers]:
-        self.clock.check_there_is_one("take timers by `due`")
-        declared = [each for each in self._declared.values() if isinstance(each, Timers)]
-        by_clock = [each for each in declared if each.go_by_job_clock]
-        if declared and not by_clock:
-            raise InputError(
-                "none of the timers goes by the clock of the job, which is of another kind: declare them for its kind",
-                timers=[each.name for each in declared],
-                clock=self.clock.kind,
-            )
-        return by_clock
-
-    def neglected_timers(self) -> Iterator[str]:
-        """The names of timers, declared or not, that are due by the job's clock, and that nothing has ever taken."""
-        for descriptor in self._timers_of_clock():
-            found = self._timers_of(descriptor)
-            if not found.were_taken and (at := found.next_at()) is not None and at <= self.clock.now_s:
-                yield descriptor.name
-
-    def next_timer_s(self) -> float | UnsetType | None:
-        """The earliest timer that goes by the job's clock, declared or not; `None` without one, unset without a clock.
-
-        Of timers that are not declared, those of the commit are counted, once: nothing changes them.
-        """
-        if self.clock.kind is None:
-            return UNSET
-        found = [self._timers_of(each).next_at() for each in self._timers_of_clock()]
-        return min((at for at in found if at is not None), default=None)
-
-    def _timers_of_clock(self) -> list[StateDescriptor]:
-        """The timers of the clock's kind, declared or not."""
-        kind = self.clock.kind
-        return [each for each in self._descriptors.values() if each.kind == timers.KIND and each.schema == kind]
-
-    def _timers_of(self, descriptor: StateDescriptor) -> Timers:
-        declared = self._declared.get(descriptor.name)
-        if isinstance(declared, Timers):
-            return declared
-        if descriptor.state_id not in self._undeclared:
-            table = cast("Any", self._tables[descriptor.state_id])
-            self._undeclared[descriptor.state_id] = Timers(descriptor.name, table, self._keys)
-        return self._undeclared[descriptor.state_id]
 
     def state_sizes(self) -> tuple[StateSize, ...]:
         """How much there is of each keyed state, declared or not, quickly. Call it when all changes are drained."""

@@ -1,23 +1,16 @@
 """Runs the commands: each calls its public function, prints the record that this returns, and has an exit status."""
 
 import argparse
-import codecs
-import io
-import os
-import secrets
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeVar, cast
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
 
 from statebackend._codec.plain import key_from
-from statebackend._tasks import finish
-from statebackend._threads import FileThreads
 from statebackend._upkeep.inspect import inspect
 from statebackend._upkeep.offline.clone import clone
 from statebackend._upkeep.offline.erase import erase
@@ -31,17 +24,15 @@ from statebackend._upkeep.savepoints import drop_savepoint, savepoint, savepoint
 from statebackend._upkeep.sweep import sweep
 from statebackend._upkeep.verify import verify
 from statebackend.cli import reading
-from statebackend.cli.erasure_page import erasure_page, proof_page
 from statebackend.cli.options import parser, settings_of, source_of
-from statebackend.cli.page import page
-from statebackend.cli.picture import draw
+from statebackend.cli.page import draw, erasure_page, page, proof_page
+from statebackend.cli.printing import give_up_stdout, prepare_stdout, print_line, printing, write_page, write_rows
 from statebackend.cli.progress_bar import shown
 from statebackend.cli.seeding import import_spark, seed_job, seed_lines
 from statebackend.cli.text import (
     all_lines,
     clone_lines,
     erase_lines,
-    escaped,
     inspection_lines,
     json_text,
     mirror_lines,
@@ -55,7 +46,7 @@ from statebackend.cli.text import (
     visible,
 )
 from statebackend.errors import DataError, InputError, StateBackendError, StoreError, WrongOwnerError
-from statebackend.reports import Row, SweepReport
+from statebackend.reports import SweepReport
 from statebackend.settings import Settings
 
 F = TypeVar("F")
@@ -67,24 +58,21 @@ NO_STORE: Final = 3
 NOT_UNDERSTOOD: Final = 4
 INTERRUPTED: Final = 130
 
-ROWS_AT_ONCE: Final = 1000
-"""How many rows are written in one go: an interruption takes effect only between two of these."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. An error of ours is printed to stderr in one line."""
     options = parser().parse_args(arguments)
     try:
-        _prepare_stdout()
+        prepare_stdout()
         status = anyio.run(_run, options)
-        with _printing():
+        with printing():
             sys.stdout.flush()
         return status
     except StateBackendError as error:
         print(visible(f"statebackend: {error}"), file=sys.stderr)
         return _status(error)
     except BrokenPipeError:  # the reader, such as `head`, has read enough
-        _give_up_stdout()
+        give_up_stdout()
         return OK
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -101,27 +89,12 @@ async def _inspect(settings: Settings, options: argparse.Namespace) -> int:
 async def _report(settings: Settings, options: argparse.Namespace) -> int:
     found = await report(settings)
     if options.html is not None:
-        _write_page(page(found, await inspect(settings)), Path(options.html))
+        write_page(page(found, await inspect(settings)), Path(options.html))
         return OK
     if options.picture is not None:
         draw(map(visible, report_lines(found)), Path(options.picture))
         return OK
     return _show(found, report_lines, options)
-
-
-def _write_page(text: str, path: Path) -> None:
-    """Write the page to `path`, at once and as a whole. Raises `InputError`."""
-    if not path.name:
-        raise InputError("name the file of the page", html=str(path))
-    partial = path.with_name(f".{path.name}-{secrets.token_hex(4)}.partial")  # another report may be on its way there
-    try:
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"the page cannot be written: {error.strerror}", html=str(path)) from error
 
 
 async def _verify(settings: Settings, options: argparse.Namespace) -> int:
@@ -153,14 +126,14 @@ async def _get(settings: Settings, options: argparse.Namespace) -> int:
     )
     async with opening as rows:
         found = [row.value for row in rows]
-    with _printing():
+    with printing():
         for value in found:
             print(json_text(value))
     return OK if found else DAMAGE
 
 
 async def _scan(settings: Settings, options: argparse.Namespace) -> int:
-    await reading.scan(settings, options, _print_line)
+    await reading.scan(settings, options, print_line)
     return OK
 
 
@@ -169,7 +142,7 @@ async def _export(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _diff(settings: Settings, options: argparse.Namespace) -> int:
-    await reading.compare(settings, options, _print_line)
+    await reading.compare(settings, options, print_line)
     return OK
 
 
@@ -178,18 +151,13 @@ async def _log(settings: Settings, options: argparse.Namespace) -> int:
 
 
 async def _watch(settings: Settings, options: argparse.Namespace) -> int:
-    await reading.follow(settings, options, _print_line)
+    await reading.follow(settings, options, print_line)
     return OK
 
 
 async def _mirror(settings: Settings, options: argparse.Namespace) -> int:
-    done = await reading.mirror_state(settings, options, _print_line)
+    done = await reading.mirror_state(settings, options, print_line)
     return OK if done is None else _show(done, mirror_lines, options)
-
-
-def _print_line(line: str) -> None:
-    with _printing():
-        print(visible(line), flush=True)
 
 
 async def _restore(settings: Settings, options: argparse.Namespace) -> int:
@@ -211,7 +179,7 @@ async def _dump(settings: Settings, options: argparse.Namespace) -> int:
             tell=tell,
         )
         async with opening as rows:
-            await _write(islice(rows, options.limit), None if options.out is None else Path(options.out))
+            await write_rows(islice(rows, options.limit), None if options.out is None else Path(options.out))
     return OK
 
 
@@ -272,11 +240,11 @@ async def _erase(settings: Settings, options: argparse.Namespace) -> int:
     if options.verify:
         proof = await verify_erased(settings, keys, states=states)
         if options.html is not None:
-            _write_page(proof_page(settings.job, proof), Path(options.html))
+            write_page(proof_page(settings.job, proof), Path(options.html))
         return _show(proof, proof_lines, options, status=OK if proof.is_proved else DAMAGE)
     done = await erase(settings, keys, states=states, savepoints=options.savepoints, dry_run=options.dry_run)
     if options.html is not None:
-        _write_page(erasure_page(done), Path(options.html))
+        write_page(erasure_page(done), Path(options.html))
     return _show(done, erase_lines, options)
 
 
@@ -330,85 +298,10 @@ def _status(error: StateBackendError) -> int:
 
 
 def _show(found: F, lines: Callable[[F], Iterable[str]], options: argparse.Namespace, *, status: int = OK) -> int:
-    with _printing():
+    with printing():
         if options.json:
             print(msgspec.json.format(json_text(found)))
         else:
             for line in lines(found):
                 print(visible(line))
     return status
-
-
-@contextmanager
-def _printing() -> Generator[None]:
-    """Tell of a standard output that takes no more, as `InputError`: it may be a file on a full disk."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if isinstance(error, StateBackendError):
-            raise
-        _give_up_stdout()
-        raise InputError(f"the output cannot be written: {error.strerror}") from error
-
-
-def _prepare_stdout() -> None:
-    """Let every output be written: what the encoding of stdout lacks is escaped as in JSON. Raises `InputError`."""
-    stdout = cast("TextIO | None", sys.stdout)
-    if stdout is None:
-        raise InputError("the standard output is closed: give the command one, such as /dev/null")
-    if isinstance(stdout, io.TextIOWrapper):
-        codecs.register_error("json", _escape)
-        cast("io.TextIOWrapper[Any]", stdout).reconfigure(errors="json")
-
-
-def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Escape what cannot be encoded as JSON does. JSON has such text in strings alone, so it stays the same JSON."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return escaped(error.object[error.start : error.end]), error.end
-
-
-def _give_up_stdout() -> None:
-    """Write what stdout still holds to nowhere. Python flushes it once more when it exits, and would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-async def _write(rows: Iterator[Row], out: Path | None) -> None:
-    """Write a line of JSON for each row. An error or an interruption leaves no file behind. Raises `InputError`."""
-    threads = FileThreads(1)
-    with _opened(out) as stream:
-        # Ctrl-C cancels the task: `finish` lets the thread end first, or it would write to a file that is closed.
-        while await finish(lambda: threads.io(_write_some, rows, stream)):
-            pass
-
-
-@contextmanager
-def _opened(out: Path | None) -> Generator[TextIO]:
-    if out is None:
-        with _printing():
-            yield sys.stdout
-        return
-    try:
-        file = out.open("x", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"the file cannot be created: {error.strerror}", out=str(out)) from error
-    try:
-        with file:
-            yield file
-    except BaseException as error:
-        out.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, StateBackendError):
-            raise InputError(f"the file cannot be written: {error.strerror}", out=str(out)) from error
-        raise
-
-
-def _write_some(rows: Iterator[Row], stream: TextIO) -> bool:
-    """Write up to `ROWS_AT_ONCE` rows. True if there may be more."""
-    room = ROWS_AT_ONCE
-    for row in islice(rows, ROWS_AT_ONCE):
-        print(json_text(row), file=stream)
-        room -= 1
-    stream.flush()
-    return not room

@@ -24,8 +24,17 @@ def parser() -> argparse.ArgumentParser:
         description="Look at, read, verify, repair, sweep, rewrite, clone and transform a job's state.",
     )
     found.add_argument("--version", action="version", version=__version__)
-    common, checkpoint = _common(), _checkpoint(is_read=False)
+    common = _common()
     commands = found.add_subparsers(dest="command", required=True)
+    _add_upkeep(commands, common)
+    _add_readers(commands, common, _checkpoint(is_read=True))
+    _add_changes(commands, common, _checkpoint(is_read=False))
+    _add_savepoints(commands, common)
+    return found
+
+
+def _add_upkeep(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The commands that look at the job, and keep it whole and small."""
     commands.add_parser("inspect", parents=[common], help="show the log, savepoints, states, and what lies where")
     reporting = commands.add_parser(
         "report", parents=[common], help="one page: newest checkpoint, garbage, a month's cost"
@@ -46,8 +55,9 @@ def parser() -> argparse.ArgumentParser:
         "--min-age-s", metavar="S", type=float, default=MIN_AGE_S, help="least age of what is deleted, in seconds"
     )
 
-    _add_readers(commands, common, _checkpoint(is_read=True))
 
+def _add_changes(commands: Any, common: argparse.ArgumentParser, checkpoint: argparse.ArgumentParser) -> None:
+    """The commands that make a job, or write its state anew."""
     rewriting = commands.add_parser(
         "rewrite", parents=[common, checkpoint], help="give the job another number of key groups"
     )
@@ -82,6 +92,8 @@ def parser() -> argparse.ArgumentParser:
     either.add_argument("--dry-run", action="store_true", help="say what would be done, and write nothing")
     either.add_argument("--verify", action="store_true", help="only read all that is left; status 1 if it has the keys")
 
+
+def _add_savepoints(commands: Any, common: argparse.ArgumentParser) -> None:
     keeping = commands.add_parser("savepoint", parents=[common], help="keep a checkpoint by a name")
     keeping.add_argument("name", help="of the savepoint")
     keeping.add_argument("--checkpoint-id", metavar="ID", type=int, help="this checkpoint, instead of the newest")
@@ -93,7 +105,6 @@ def parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("savepoints", parents=[common], help="list the savepoints")
     commands.add_parser("drop", parents=[common], help="drop a savepoint").add_argument("name", help="of the savepoint")
-    return found
 
 
 def _add_clone(commands: Any, common: argparse.ArgumentParser, checkpoint: argparse.ArgumentParser) -> None:

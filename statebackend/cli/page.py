@@ -1,18 +1,23 @@
-"""Draws a job as one page of HTML: charts in inline SVG, no script, nothing that a browser has to fetch.
+"""Draws a job, or an erasure, as one page of HTML: charts in inline SVG, no script, nothing that a browser fetches.
 
 Every chart has its numbers as text beside the bars, and bars are told apart by their pattern too, so the page reads the
 same in black and white. Whatever a user named is escaped.
 """
 
 import datetime as dt
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from statebackend.cli.progress_bar import size
-from statebackend.cli.text import range_numbers, size_cells
-from statebackend.reports import Inspection, JobReport, LogRow, RangeRow, SizeRow
+from statebackend.cli.text import erase_lines, proof_lines, range_numbers, size_cells, utc
+from statebackend.errors import InputError, needs_extra
+from statebackend.reports import EraseReport, ErasureProof, Inspection, JobReport, KeyHolder, LogRow, RangeRow, SizeRow
 
 WIDTH: Final = 720
 HEIGHT: Final = 140
@@ -269,3 +274,62 @@ def _time(at_s: float | None) -> str:
     if at_s is None:
         return "-"
     return dt.datetime.fromtimestamp(at_s, tz=dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+_BEYOND: Final = (
+    "<p>An erasure knows what the job keeps. It says nothing of local copies on hosts that were not given to it, of "
+    "caches of running processes, receivers of output, mirrors, exports and clones, of versions and backups of the "
+    "bucket, of Spark's checkpoint and of the source.</p>"
+)
+
+
+def erasure_page(done: EraseReport) -> str:
+    """The page on an erasure or a dry run, for an auditor. The keys are not on it."""
+    return document(f"erasure in job {done.job}", _erasure(done))
+
+
+def _erasure(done: EraseReport) -> Iterator[str]:
+    yield "<ul>"
+    for line in erase_lines(msgspec.structs.replace(done, holders=())):
+        yield f"<li>{escape(line)}</li>"
+    yield f"<li>states: {escape(', '.join(done.states))}</li></ul>"
+    yield "<h2>Objects that were written again without the keys</h2>"
+    yield table(("object",), ((key,) for key in done.rewritten))
+    yield "<h2>Objects that have the keys until a sweep deletes them</h2>"
+    yield _holders(done.holders)
+    yield _BEYOND
+
+
+def proof_page(job: str, proof: ErasureProof) -> str:
+    """The page on the proof."""
+    *_, verdict = proof_lines(proof)
+    parts = [f"<p><b>{escape(verdict)}</b></p>", "<h2>Objects that may have the keys</h2>", _holders(proof.holders)]
+    return document(f"proof of an erasure in job {job}", [*parts, _BEYOND])
+
+
+def _holders(holders: Iterable[KeyHolder]) -> str:
+    return table(
+        ("object", "bytes", "a sweep may delete it from", "why"),
+        ((each.key, size(each.size_bytes), utc(each.sweepable_from_s), each.reason) for each in holders),
+    )
+
+
+def draw(lines: Iterable[str], path: Path) -> None:
+    """Draw the lines as a picture in SVG or HTML, as the file's suffix says. Replaces the file. Raises `InputError`."""
+    if path.suffix not in (".svg", ".html"):
+        raise InputError("a picture's name ends in .svg or .html", picture=str(path))
+    try:
+        from rich.console import Console  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise InputError(needs_extra("a picture", "cli"), picture=str(path)) from error
+    page = list(lines)
+    console = Console(record=True, file=io.StringIO(), width=max(map(len, page), default=1), highlight=True)
+    for line in page:
+        console.print(line, markup=False, emoji=False)
+    try:
+        if path.suffix == ".svg":
+            console.save_svg(str(path), title=page[0] if page else "")
+        else:
+            console.save_html(str(path))
+    except OSError as error:
+        raise InputError(f"the picture cannot be written: {error.strerror}", picture=str(path)) from error

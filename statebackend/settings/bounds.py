@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final, Literal, cast, get_args, get_origin
 
 import msgspec
 
-from statebackend._words import in_python_words
-from statebackend.errors import SettingsError
+from statebackend.errors import SettingsError, in_python_words
 from statebackend.settings.credentials import CredentialSource, foreign_of
 from statebackend.settings.secret import Secret
 

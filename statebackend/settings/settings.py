@@ -26,9 +26,16 @@ from statebackend.settings.bounds import (
     within,
 )
 from statebackend.settings.credentials import foreign_of
-from statebackend.settings.record import SettingsRecord
 from statebackend.settings.records import AzureSettings, KiB, MiB, Prices, S3Settings, UploadSettings
-from statebackend.settings.sources import as_spark, as_variable, from_spark, from_variables, nested, toml_table
+from statebackend.settings.sources import (
+    SettingsRecord,
+    as_spark,
+    as_variable,
+    from_spark,
+    from_variables,
+    nested,
+    toml_table,
+)
 
 PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
 """Most for `preemptive_persist_threshold_bytes`: a frame holds four times as much, and the threshold is an estimate."""

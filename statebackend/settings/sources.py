@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -160,3 +160,17 @@ def _unknown(name: str, known: tuple[str, ...], spelt: Callable[[str], str]) -> 
     closest = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {spelt(closest[0])!r}?" if closest else f"known are {', '.join(map(spelt, sorted(known)))}"
     return UnknownSettingError(f"unknown setting; {hint}", name=name)
+
+
+class _Named(msgspec.StructMeta):
+    """Makes records by names that it has checked. msgspec's own error is a bare `TypeError`, and has no advice."""
+
+    if not TYPE_CHECKING:  # type checkers know the names
+
+        def __call__(self, *values: Any, **fields: Any) -> Any:
+            check_arguments(self, values, fields)
+            return super().__call__(**fields)
+
+
+class SettingsRecord(msgspec.Struct, metaclass=_Named, frozen=True, kw_only=True):
+    """A record of settings, made of arguments with names. A misspelt one is told as it would be in a mapping."""

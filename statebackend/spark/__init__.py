@@ -12,8 +12,9 @@
 
 Start at `sink.py`: it takes one batch through. `replay.py` decides whether the batch is new. `execution.py` is the
 contract for where it is processed: here (`driver.py`) or on Spark's executors (`executors/`). `output.py` gives output
-rows to the user's function, or turns them into staged output and back. `bridge.py` waits for coroutines while watching
-the query; `frames.py` knows the batch's frame and threads. Processors are run by the room `_processing`.
+rows to the user's function, or turns them into staged output and back, and `publishing.py` publishes that. `bridge.py`
+waits for coroutines while watching the query; `frames.py` knows the batch's frame and threads. Processors are run by
+the room `_processing`.
 """
 
 from statebackend.errors import needs_extra

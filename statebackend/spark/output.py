@@ -8,27 +8,22 @@ it works on, and reports to the driver what it staged.
 """
 
 import inspect
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from statebackend._clock import SystemClock
 from statebackend._log.outbox import Output as StagedRows
 from statebackend._processing.column_names import check_distinct
 from statebackend._processing.output_rows import checked_nulls
-from statebackend.abc import Buffer, Clock, Observer
+from statebackend.abc import Buffer
 from statebackend.errors import BatchError, CorruptObjectError, InputError, SettingsError
 from statebackend.ids import Epoch, StagedOutput
 from statebackend.settings import MiB
-from statebackend.spark.bridge import process_portal
 from statebackend.spark.frames import frame_of
 
 _pa: Any = pa  # it ships no types
-_CLOCK: Final[Clock] = SystemClock()
 
 PART_BYTES_MAX: Final = 32 * MiB
 """Approximate bytes of rows in a part: one object, or one piece of the commit."""
@@ -105,19 +100,6 @@ class Outbox:
         if not callable(publish):
             raise SettingsError("an outbox needs a function that takes a Publication", publish=publish)
         self.publish: Final = publish
-
-
-@contextmanager
-def telling(output: StagedOutput, observer: Observer, clock: Clock = _CLOCK) -> Generator[None]:
-    """Tell the observer, on the loop, how the publication of `output` in this context ended, and how long it took."""
-    begun_s = clock.monotonic()
-    try:
-        yield
-    except BaseException as error:
-        seconds = clock.monotonic() - begun_s
-        process_portal().post(partial(observer.publication_failed, output, error, seconds=seconds))
-        raise
-    process_portal().post(partial(observer.output_published, output, seconds=clock.monotonic() - begun_s))
 
 
 def rows_to_stage(table: Any, *, part_bytes_max: int = PART_BYTES_MAX) -> StagedRows | None:

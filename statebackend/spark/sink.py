@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import pyspark
 from pyspark.sql import DataFrame
@@ -33,19 +33,20 @@ from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import check_zone
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, SettingsError, StateGoneError
-from statebackend.ids import CheckpointId, SourceMark, StagedOutput
+from statebackend.ids import CheckpointId, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.advice import advise_checkpoint_files
 from statebackend.spark.batch_clock import ClockMode, batch_clock_of
 from statebackend.spark.bridge import QueryThread, attend, process_portal
-from statebackend.spark.driver import BatchFunction, InDriver, result_of, work_of
+from statebackend.spark.driver import BatchFunction, InDriver, work_of
 from statebackend.spark.execution import Execution, ExecutionMode, OpenedJob, check_place
 from statebackend.spark.executors.batch_job import OnExecutors
 from statebackend.spark.failed_frames import clear_frames
 from statebackend.spark.frames import batch_starts, drain, source_mark
 from statebackend.spark.given_batch import GivenBatch, given_batch_of
 from statebackend.spark.mirrors_beside import MirrorsBeside
-from statebackend.spark.output import Outbox, OutputFunction, Publication, telling
+from statebackend.spark.output import Outbox, OutputFunction
+from statebackend.spark.publishing import Publishing
 from statebackend.spark.reading.registration import register_in_active_session
 from statebackend.spark.release import check_release
 from statebackend.spark.replay import (
@@ -158,18 +159,13 @@ class StatefulSink:
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
         check_release(pyspark.__version__)
-        if not isinstance(cast("object", settings), Settings):
-            raise SettingsError(
-                "a sink needs Settings: make them of a mapping by Settings.from_mapping", settings=settings
-            )
+        _check_types(settings, time_zone)
         times = event_time_of(event_time, lateness_s, late)
         batch_clock = batch_clock_of(times, clock)
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
         if isinstance(work, ProcessorRunner):
             check_hooks(work.processor, event_time=times, late=late, clock=clock)
         check_policies(on_rewind, adopt, first_batch_id)
-        if not isinstance(cast("object", time_zone), str | None):
-            raise SettingsError("time_zone must be the name of a zone, or left out", time_zone=repr(time_zone))
         check_place(work, execution, parallelism, standby=standby, table=settings.table)
         self.settings: Final = settings
         self._query_id = query_id
@@ -183,14 +179,9 @@ class StatefulSink:
         self._observer = observer
         self._outbox = output if isinstance(output, Outbox) else None
         self._standby = Standby(settings, observer=observer, store=store, uploader=uploader) if standby else None
-        place: Callable[..., Execution] = (
-            partial(OnExecutors, work, parallelism=parallelism)
-            if isinstance(work, ProcessorRunner) and parallelism is not None
-            else partial(InDriver, work, standby=self._standby)
-        )
         self._mirrors = MirrorsBeside(settings, mirrors, store=store, observer=observer)
         self._has_store = store is not None
-        self._execution: Final[Execution] = place(
+        self._execution: Final[Execution] = _place_of(work, parallelism, self._standby)(
             settings,
             output=output,
             clock=batch_clock,
@@ -275,7 +266,7 @@ class StatefulSink:
         self._job = None
         self._run_id = ""
         self._given = GivenBatch() if self._has_store else given_batch_of(self.settings)
-        self._warned = False
+        self._publishing = Publishing(self._outbox, self._observer)
         self._busy = threading.Lock()
 
     @contextmanager
@@ -317,7 +308,7 @@ class StatefulSink:
             attend(process_portal().start(self._tell_missed, delivered, after), query)
         if step is not Step.SKIP and marks.newest is None:
             self._check_start(df, marks)
-        self._publish(df, job, query)  # left by an earlier run, and to come before anything newer
+        self._publishing.run(df, job, query)  # left by an earlier run, and to come before anything newer
         if step is Step.SKIP:
             drain(df)
             return
@@ -327,7 +318,7 @@ class StatefulSink:
         self._execution.apply(df, delivered, job, query)
         if self._requests:
             attend(process_portal().start(self._requests.make, job), query)
-        self._publish(df, job, query)
+        self._publishing.run(df, job, query)
 
     def _marks(self, job: OpenedJob, delivered: SourceMark, query: QueryThread) -> Marks:
         return attend(
@@ -383,25 +374,6 @@ class StatefulSink:
         self._release()
         return self._open(query, base)
 
-    def _publish(self, df: DataFrame, job: OpenedJob, query: QueryThread) -> None:
-        """Publish the committed output that may be unpublished. Raises what the outbox's function raises."""
-        outbox = self._outbox
-        if outbox is None:
-            if job.outbox.pending and not self._warned:
-                _logger.warning(
-                    "committed output may be unpublished, and this sink has no outbox: give it output=Outbox(publish)"
-                )
-                self._warned = True
-            return
-        while job.outbox.pending:
-            taken = attend(process_portal().start(job.take_output), query)
-            assert taken is not None, "nobody else publishes from this job"
-            output, streams = taken
-            publication = Publication(output, streams, epoch=job.epoch, session=df.sparkSession)
-            with telling(output, Observers(self._observer or Observer())):
-                result_of(outbox.publish(publication), df, query)
-            attend(process_portal().start(_mark_published, job, output), query)
-
     def _is_open(self) -> bool:
         return self._job is not None
 
@@ -412,5 +384,16 @@ class StatefulSink:
             _logger.warning("the state of a failed batch did not close cleanly", exc_info=True)
 
 
-async def _mark_published(job: OpenedJob, output: StagedOutput) -> None:
-    job.published(output)
+def _check_types(settings: object, time_zone: object) -> None:
+    if not isinstance(settings, Settings):
+        raise SettingsError("a sink needs Settings: make them of a mapping by Settings.from_mapping", settings=settings)
+    if not isinstance(time_zone, str | None):
+        raise SettingsError("time_zone must be the name of a zone, or left out", time_zone=repr(time_zone))
+
+
+def _place_of(
+    work: ProcessorRunner | BatchFunction, parallelism: int | None, standby: Standby | None
+) -> Callable[..., Execution]:
+    if isinstance(work, ProcessorRunner) and parallelism is not None:
+        return partial(OnExecutors, work, parallelism=parallelism)
+    return partial(InDriver, work, standby=standby)

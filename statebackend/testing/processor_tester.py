@@ -9,7 +9,7 @@ coordinator. Only the store is in memory, and the loop is a `VirtualTimeLoop`, s
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -18,6 +18,7 @@ import anyio.lowlevel
 import msgspec
 import pyarrow as pa
 
+from statebackend._backend.asked_to_open import HowToOpen
 from statebackend._backend.coordinating import open_coordinator
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.owner_backend import OwnerBackend
@@ -33,15 +34,13 @@ from statebackend._tables.key_groups import SEED, key_group
 from statebackend._tasks import simulate_threads
 from statebackend.abc import ObjectStore
 from statebackend.errors import BackendClosedError, InputError, SettingsError
-from statebackend.ids import CheckpointId, ClockKind, ClockMark, Key, KeyGroupRange, SourceMark
+from statebackend.ids import CheckpointId, ClockKind, ClockMark, Key, SourceMark
 from statebackend.objectstore import MemoryStore
 from statebackend.settings import Settings
 from statebackend.testing.virtual_time import VirtualClock, VirtualTimeLoop
 
 _pa: Any = pa  # it ships no types
 T = TypeVar("T")
-
-InputRows = Iterable[Mapping[str, Any]]
 
 
 class _TestedJob(msgspec.Struct, frozen=True):
@@ -149,7 +148,7 @@ class ProcessorTester:
     # --------------------------------------------------------------------------------------------------------- batches
 
     def batch(
-        self, rows: InputRows | Any, *, clock_s: float | None = None, commit: bool = True
+        self, rows: Iterable[Mapping[str, Any]] | Any, *, clock_s: float | None = None, commit: bool = True
     ) -> list[dict[str, Any]]:
         """Process one batch and commit it. Returns its output rows, range by range; none without an `output_schema`.
 
@@ -178,10 +177,10 @@ class ProcessorTester:
         self._unanswered = None
         if table.num_columns:
             self._schema = table.schema
-        if not commit:
+        if commit:
+            self._last = batch
+        else:
             self._reopen()
-            return output
-        self._last = batch
         return output
 
     def advance_clock(self, to_s: float) -> list[dict[str, Any]]:
@@ -363,9 +362,7 @@ class ProcessorTester:
     async def _begin(self, checkpoint_id: int | None) -> _TestedJob:
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[_TestedJob] = loop.create_future()
-        self._task = loop.create_task(
-            self._live(opened, checkpoint_id)
-        )  # what is entered in a task has to be left in it
+        self._task = loop.create_task(self._live(opened, checkpoint_id))  # what it enters it has to leave
         return await opened
 
     async def _end(self, opened: _TestedJob) -> None:
@@ -379,7 +376,13 @@ class ProcessorTester:
                 asked, clock = CheckpointId(checkpoint_id) if checkpoint_id is not None else None, VirtualClock()
                 opening = open_coordinator(self._settings, checkpoint_id=asked, store=self._store, clock=clock)
                 coordinator = await stack.enter_async_context(opening)
-                backends = [await stack.enter_async_context(self._opening(part, asked)) for part in self._ranges]
+                how: HowToOpen = {"checkpoint_id": asked, "store": self._store, "clock": clock}
+                backends = [
+                    await stack.enter_async_context(
+                        open_backend(self._settings, key_groups=part, owners=self._ranges, **how)
+                    )
+                    for part in self._ranges
+                ]
                 leave = anyio.Event()
                 opened.set_result(_TestedJob(coordinator, tuple(backends), leave))
                 await leave.wait()
@@ -387,18 +390,6 @@ class ProcessorTester:
             if opened.done():
                 raise
             opened.set_exception(error)
-
-    def _opening(
-        self, part: KeyGroupRange, checkpoint_id: CheckpointId | None
-    ) -> AbstractAsyncContextManager[OwnerBackend]:
-        return open_backend(
-            self._settings,
-            key_groups=part,
-            owners=self._ranges,
-            checkpoint_id=checkpoint_id,
-            store=self._store,
-            clock=VirtualClock(),
-        )
 
     async def _commit(self, source: SourceMark | None = None) -> None:
         opened, now_s = self._now(), self.clock_s

@@ -17,7 +17,7 @@ NAMES = (f"told {number}" for number in itertools.count())
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "statebackend._checkpoint.still_time"]
+    return [record.getMessage() for record in caplog.records if record.name == "statebackend._checkpoint.snapshots"]
 
 
 async def run(store: sb.ObjectStore, *moves: float | None) -> None:

@@ -22,7 +22,7 @@ from statebackend import cli
 from statebackend._codec.plain import key_from, plain
 from statebackend._tables.key_groups import key_group
 from statebackend._upkeep.plain_rows import Row
-from statebackend.cli.commands import ROWS_AT_ONCE, _write
+from statebackend.cli.printing import ROWS_AT_ONCE, write_rows
 from statebackend.objectstore import MemoryStore
 from tests.aggregates import Mean
 from tests.cli.conftest import Place
@@ -200,7 +200,7 @@ def test_half_a_file_is_not_left(tmp_path: Path) -> None:
         raise sb.errors.ValueDecodeError("in the middle")
 
     with pytest.raises(sb.errors.ValueDecodeError):
-        anyio.run(_write, rows(), tmp_path / "out")
+        anyio.run(write_rows, rows(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,7 +215,7 @@ def test_an_interruption_is_heard_between_rows(tmp_path: Path) -> None:
                 given.append(Row("n", "value", "k", 0, number))
                 yield given[-1]
 
-        task = asyncio.ensure_future(_write(rows(), tmp_path / "out"))
+        task = asyncio.ensure_future(write_rows(rows(), tmp_path / "out"))
         with pytest.raises(asyncio.CancelledError):
             await task
 

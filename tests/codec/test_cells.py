@@ -54,7 +54,7 @@ def test_mark_that_is_cut_off_is_told(cell: bytes) -> None:
 def test_mark_of_a_newer_release_is_told(flags: int) -> None:
     """It says something that this one does not understand."""
     with pytest.raises(ValueDecodeError):
-        unpack(bytes((HEADER, flags)) + bytes(20))
+        unpack(HEADER + bytes((flags,)) + bytes(20))
 
 
 @given(st.lists(st.binary(max_size=5) | st.binary(min_size=250, max_size=260), max_size=5))

@@ -385,14 +385,14 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a range tells of its last timer",
-        "statebackend._state.declared",
+        "statebackend._state.time.job_timers",
         "return min((at for at in found if at is not None), default=None)",
         "return None",
         "assert_next_timers_are_told",
     ),
     Mutant(
         "idle ranges sleep on",
-        "statebackend._ranges.idle",
+        "statebackend._ranges.equal_ranges",
         "next_s is not None and next_s <= clock.now_s:",
         "False:",
         "assert_fired_once",
@@ -485,7 +485,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a promotion applies nothing of what lies between",
-        "statebackend._following.promotion",
+        "statebackend._following.follower",
         "await following.catch_up(base)",
         "pass",
         "_judge_restored",

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from statebackend.errors import StoreUnavailableError
 from statebackend.objectstore.cloud.cloud_requests import CANCEL_GRACE_S
 from statebackend.objectstore.cloud.cutting import parts
-from statebackend.objectstore.cloud.limited import RateLimit
-from statebackend.objectstore.cloud.retrying import Retries
+from statebackend.objectstore.cloud.retrying import RateLimit, Retries
 from statebackend.objectstore.s3.bucket import Bucket
 from statebackend.testing import run_virtual
 

@@ -7,8 +7,14 @@ import anyio
 import pytest
 
 from statebackend.errors import StoreAccessError, StoreFullError, StoreThrottledError, StoreUnavailableError
-from statebackend.objectstore.cloud.limited import DOUBLING_S, RATE_MIN_PER_S, RateLimit
-from statebackend.objectstore.cloud.retrying import PAUSE_MAX_S, PAUSE_MIN_S, Retries
+from statebackend.objectstore.cloud.retrying import (
+    DOUBLING_S,
+    PAUSE_MAX_S,
+    PAUSE_MIN_S,
+    RATE_MIN_PER_S,
+    RateLimit,
+    Retries,
+)
 from statebackend.testing import run_virtual
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend._ranges.idle import ranges_with_due_timers
+from statebackend._ranges.equal_ranges import ranges_with_due_timers
 from statebackend.ids import ClockMark
 from tests.ranges.parts import TIMERS_S, Changes, Model, open_run
 from tests.ranges.test_killed import BATCHES, contributed, workers_of

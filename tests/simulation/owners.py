@@ -20,8 +20,7 @@ from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.log_reader import LogReader
 from statebackend._log.savepoint_markers import Savepoints
 from statebackend._processing.runner import ProcessorRunner
-from statebackend._ranges.equal_ranges import ranges_of
-from statebackend._ranges.idle import ranges_with_due_timers
+from statebackend._ranges.equal_ranges import ranges_of, ranges_with_due_timers
 from statebackend._ranges.merged_in_commits import merged_in_commits
 from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, combine
 from statebackend._ranges.range_task import committed_base

@@ -18,7 +18,7 @@ from statebackend._log.position import Pin
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.ids import KeyGroupRange, StateDescriptor
 from statebackend.spark.reading import positions
-from statebackend.spark.reading.filters import keys_in
+from statebackend.spark.reading.data_source import keys_in
 from statebackend.spark.reading.positions import (
     commit_asked_for,
     cut,

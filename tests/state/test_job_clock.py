@@ -157,8 +157,8 @@ def test_due_timers_are_those_of_the_clocks_kind() -> None:
     second.register_many(["c", "b"], [2, 2])
     other.register("a", 1)
     states.clock.move(10, "event")
-    assert list(states.due_timers()) == [(1, "b", "x"), (2, "b", "y"), (2, "c", "y"), (2, "a", "x")]
-    assert states.next_timer_s() == 11
+    assert list(states.job_timers.take_due()) == [(1, "b", "x"), (2, "b", "y"), (2, "c", "y"), (2, "a", "x")]
+    assert states.job_timers.next_s() == 11
 
 
 def test_a_timer_that_is_registered_again_waits_for_the_next_batch() -> None:
@@ -169,7 +169,7 @@ def test_a_timer_that_is_registered_again_waits_for_the_next_batch() -> None:
     idle.register("a", 1)
     states.clock.move(3, "event")
     found: list[float] = []
-    for at, key, _ in states.due_timers():
+    for at, key, _ in states.job_timers.take_due():
         found.append(at)
         idle.register_many([key, key, key], [at, at + 1, at + 5])
     assert found == [1, 2, 3]
@@ -183,7 +183,7 @@ def test_who_stops_early_leaves_the_rest() -> None:
     idle = states.timers("idle")
     idle.register_many(["a", "b", "c"], [1, 2, 3])
     states.clock.move(9, "event")
-    for _, key, _ in states.due_timers():
+    for _, key, _ in states.job_timers.take_due():
         idle.register(key, 1) if key == "a" else None
         if key == "b":
             break
@@ -193,16 +193,16 @@ def test_who_stops_early_leaves_the_rest() -> None:
 def test_the_next_timer_counts_those_that_nobody_declares() -> None:
     """They may be declared again. Without a clock nothing is known; a clock without timers has none."""
     states = all_states()
-    assert states.next_timer_s() is UNSET
+    assert states.job_timers.next_s() is UNSET
     states.clock.move(0, "event")
-    assert states.next_timer_s() is None
+    assert states.job_timers.next_s() is None
     states.timers("idle").register("a", 7)
     states.timers("other", "processing").register("a", 1)
     later = restored(states, drained(states))
     later.clock.move(5, "event")
-    assert (later.next_timer_s(), list(later.due_timers())) == (7, [])
+    assert (later.job_timers.next_s(), list(later.job_timers.take_due())) == (7, [])
     later.timers("idle").delete("a", 7)
-    assert later.next_timer_s() is None
+    assert later.job_timers.next_s() is None
 
 
 STEPS = st.lists(
@@ -237,11 +237,11 @@ def test_timers_by_the_clock_are_those_of_a_model(steps: list[tuple[str, str, Ke
             due = {timer for timer in model if timer[0] <= states.clock.now_s}
             model -= due
             found: list[tuple[float, Key, str]] = []
-            for timer in states.due_timers():
+            for timer in states.job_timers.take_due():
                 found.append(timer)
                 if step == "again" and timer.at >= states.clock.before_s:
                     both[timer.name].register(timer.key, timer.at)
                     model.add((timer.at, timer.key, timer.name))
             assert set(found) == due
             assert (len(found), [timer[0] for timer in found]) == (len(due), sorted(timer[0] for timer in due))
-        assert states.next_timer_s() == min((timer[0] for timer in model), default=None)
+        assert states.job_timers.next_s() == min((timer[0] for timer in model), default=None)

@@ -44,12 +44,12 @@ def test_timers_are_those_of_a_dictionary(program: Sequence[Batch]) -> None:
         before, now = now, now + batch.step
         states.clock.move(now, "event")
         do(batch.deeds, timers, before, found)
-        passes.append(states.due_timers())
+        passes.append(states.job_timers.take_due())
         for at, key, name in itertools.islice(passes[-1], batch.most):
             found.append((at, key, name))
             do(batch.on_timer.get(key, ()), timers, before, found)
         assert found == told
         assert all_of(timers) == left
-        assert states.next_timer_s() == min((at for of in left.values() for at, *_ in of.values()), default=None)
+        assert states.job_timers.next_s() == min((at for of in left.values() for at, *_ in of.values()), default=None)
         log += drained(states)
         assert all_of(declared(restored(states, log))) == left

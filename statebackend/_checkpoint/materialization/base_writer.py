@@ -27,8 +27,7 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.fetch import Fetched
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
-from statebackend._checkpoint.materialization.bases import Bases, key_groups_to_write
-from statebackend._checkpoint.materialization.entry_bases import EntryBases
+from statebackend._checkpoint.materialization.bases import Bases, base_of, key_groups_to_write, pack
 from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._checkpoint.materialization.tiers import Neighbours
@@ -338,3 +337,34 @@ class BaseWriter:
         if self._uploaded:
             self._discarded = self._scheduler.discard(self._uploaded)
             self._uploaded = []
+
+
+class EntryBases:
+    """Writes bases of entries: encodes them in a thread, and uploads segments of about `segment_bytes_max`."""
+
+    def __init__(self, scheduler: UploadScheduler, *, segment_bytes_max: int, threads: WorkerThreads) -> None:
+        self._scheduler = scheduler
+        self._segment_bytes_max = segment_bytes_max
+        self._threads = threads
+
+    async def write(
+        self,
+        snapshot: StatesSnapshot,
+        key_groups: frozenset[int],
+        handles: int,
+        uploaded: list[UploadedSegment],
+        pause: Callable[[], None],
+    ) -> Bases:
+        """Make every entry of `key_groups` durable, as of a commit with `handles` handles in its changelog.
+
+        `pause` is called in the thread again and again: it lets others run, or raises to end the call. Whatever was
+        stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
+        """
+        written: list[Base] = []
+        pieces = pack(snapshot.changes(key_groups, pause), key_groups, segment_bytes_max=self._segment_bytes_max)
+        while (piece := await self._threads.background(next, pieces, None)) is not None:
+            found = await self._scheduler.upload_alone(piece.frames, pause)
+            uploaded.append(found)
+            written.append(base_of(piece, found.primary))
+        only_primary = frozenset(found.primary.key for found in uploaded if found.local is None)
+        return Bases(tuple(written), key_groups, handles, only_primary)

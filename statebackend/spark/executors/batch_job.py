@@ -24,8 +24,7 @@ from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.column_names import check_distinct
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import zone_of
-from statebackend._ranges.equal_ranges import ranges_of
-from statebackend._ranges.idle import ranges_with_due_timers
+from statebackend._ranges.equal_ranges import ranges_of, ranges_with_due_timers
 from statebackend._ranges.range_owners import Contribution, RangeTask
 from statebackend._ranges.range_task import committed_base
 from statebackend._state.time.job_clock import JobClock
