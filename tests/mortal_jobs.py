@@ -6,9 +6,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import statebackend as sb
-from statebackend._clock import SystemClock
 from statebackend._log.names import PROBE_KEY
 from statebackend.abc import ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.testing import FaultyStore
 from tests.backend.killed_child import Suicide, apply, batch_changes
 from tests.backend.reachable import reachable_keys

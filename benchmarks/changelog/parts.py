@@ -15,11 +15,11 @@ from statebackend import Clock, ObjectStore, Observer, Settings, StateChangeUplo
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.stores import threads_of
 from statebackend._changelog.changelog_writer import ChangelogWriter
-from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import GROUP, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
 from statebackend._tasks import open_tasks
 from statebackend.abc import Body
+from statebackend.abc.clock import SystemClock
 from statebackend.objectstore.scoped import ScopedStore
 
 KEY_BYTES, VALUE_BYTES = 16, 64

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import Final
 
 from benchmarks.how_far.virtual_time import GETS_PER_S, JOB, LATENCY_S
+from statebackend._checkpoint.put_budget import MONTH_S
 from statebackend._codec.commit import Commit, EncodedEntry, encode_entry
 from statebackend._codec.commit_parts import CommitParts, parts_of
 from statebackend._log.names import data_name, entry_key
-from statebackend._put_budget import MONTH_S
 from statebackend.ids import (
     Base,
     ChangeSetHandle,

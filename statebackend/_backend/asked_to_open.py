@@ -8,11 +8,11 @@ from statebackend._backend.assembly import Restored
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.tables import Tables
 from statebackend._cache.download_cache import DownloadCache
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.moments import Moment, moment_s
 from statebackend._observers import Observers
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import Settings

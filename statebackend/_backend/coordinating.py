@@ -13,12 +13,12 @@ from statebackend._cache.download_cache import DownloadCache, open_cache
 from statebackend._cache.download_ends import VerifiedSource
 from statebackend._changelog.changelog_reader import verify
 from statebackend._checkpoint.spending import Spending
-from statebackend._clock import SystemClock
 from statebackend._local.scratch import scratch_parents
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._observers import Observers
 from statebackend._tasks import open_tasks
 from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.abc.clock import SystemClock
 from statebackend.settings import Settings
 
 

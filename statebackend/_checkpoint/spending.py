@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._put_budget import PutPace, SpendingRate
+from statebackend._checkpoint.put_budget import PutPace, SpendingRate
 from statebackend.abc import Clock, Observer
 from statebackend.objectstore.scoped import CountingStore
 from statebackend.settings import Prices

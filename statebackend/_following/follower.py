@@ -19,7 +19,6 @@ from statebackend._backend.opening import open_restorable
 from statebackend._backend.tables import Tables
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._checkpoint.rescale import range_of
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._following.following import Following
 from statebackend._following.position import FollowerPosition
@@ -29,6 +28,7 @@ from statebackend._state.declared import KeyedStates
 from statebackend._tasks import HomeProcess, open_tasks
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.abc import Clock, Fallback, ObjectStore, Observer, RestoreReport, StateChangeUploader
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import BackendClosedError, InputError, StaleError
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import Settings

@@ -7,7 +7,6 @@ from typing import Final, TypedDict, Unpack
 
 import anyio
 
-from statebackend._clock import SystemClock
 from statebackend._keywords import keywords_of
 from statebackend._mirroring.mirror_report import MirrorReport
 from statebackend._mirroring.mirroring import Mirroring
@@ -16,6 +15,7 @@ from statebackend._observers import Observers
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.progress import Tell
 from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.abc.clock import SystemClock
 from statebackend.settings import Settings
 
 _logger = logging.getLogger(__name__)

@@ -28,7 +28,6 @@ from statebackend._backend.tables import parents_left, table_parents
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import attempt_names, new_log_id
 from statebackend._log.position import Position
@@ -45,6 +44,7 @@ from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import BackendClosedError, SettingsError, TableDiskError
 from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings

@@ -20,7 +20,6 @@ from statebackend._backend.stores import local_to_read
 from statebackend._changelog.changelog_reader import SegmentRead, changes_of, plan_reads
 from statebackend._checkpoint.chain import added_by
 from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
-from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import GROUP, Changes
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._codec.plain import key_of_shown, plain
@@ -38,6 +37,7 @@ from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.plain_rows import keyed_rows, keys_in, of_key
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import DataError, InputError, KeyTypeError, ObjectNotFoundError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor
 from statebackend.settings import Settings

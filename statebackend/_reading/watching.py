@@ -6,11 +6,11 @@ from typing import Final
 import anyio
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
 from statebackend._upkeep.job_primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.sizes import source_of
 from statebackend.abc import Clock, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import CorruptCommitError, InputError, MissingObjectError
 from statebackend.ids import Handle, RestoreSource, SourceMark
 from statebackend.settings import Settings

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from statebackend._backend.stores import open_store, open_threads, readable_copies
-from statebackend._clock import SystemClock
 from statebackend._log.log_reader import LogReader
 from statebackend._log.moments import Moment, moment_s
 from statebackend._log.position import FoundCommit, Pin, Positions, check_asked
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError
 from statebackend.objectstore.scoped import ScopedStore
 from statebackend.settings import Settings

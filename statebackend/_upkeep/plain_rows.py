@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from statebackend._clock import SystemClock
 from statebackend._codec.cells import split, unpack
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
@@ -32,6 +31,7 @@ from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.progress import Tell, reading
 from statebackend._upkeep.read_commit import open_commit, operator_elements
 from statebackend.abc import ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, ValueDecodeError
 from statebackend.ids import Key, KeyGroupRange, StateDescriptor, all_key_groups
 from statebackend.settings import Settings

@@ -7,17 +7,17 @@ import msgspec
 
 from statebackend._backend.sweeping import open_sweep
 from statebackend._checkpoint.materialization.tiers import members
-from statebackend._clock import SystemClock
+from statebackend._checkpoint.put_budget import MONTH_S
 from statebackend._codec.commit import Commit
 from statebackend._log.mirror_steps import MirrorStep, newest_steps
 from statebackend._log.names import data_name_of, sequence_of
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._log.sweeping.retention import ObjectReport
-from statebackend._put_budget import MONTH_S
 from statebackend._upkeep.inspect import place_of, totals
 from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.sizes import SizeRow, size_rows
 from statebackend.abc import Clock, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.ids import Base, CommitSummary, RangeState, RocksDBBase, StateDescriptor
 from statebackend.settings import Prices, Settings
 

@@ -14,7 +14,6 @@ from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.job import Job
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.restore import Restore
-from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._log.position import Position
@@ -28,6 +27,7 @@ from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Up
 from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError
 from statebackend.ids import CheckpointId, all_key_groups
 from statebackend.settings import Settings

@@ -8,11 +8,11 @@ from typing import Final
 
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, SavepointNotFoundError
 from statebackend.ids import CommitSummary, Epoch
 from statebackend.settings import Settings

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import msgspec
 
 from statebackend._backend.sweeping import open_sweep
-from statebackend._clock import SystemClock
 from statebackend._log.sweeping.local_sweep import LocalFile, sweep_roots
 from statebackend._log.sweeping.log_sweep import MIN_AGE_S, SweepReport
 from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep_requests import SweepFailure
 from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.objectstore import LocalStore
 from statebackend.settings import Settings
 

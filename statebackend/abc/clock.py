@@ -1,5 +1,6 @@
-"""The clock of the library."""
+"""The clock of the library: all other code takes one as an argument, so that a test can pass its own."""
 
+import time
 from typing import Protocol
 
 
@@ -13,3 +14,15 @@ class Clock(Protocol):
     def time(self) -> float:
         """Seconds since the epoch."""
         ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    __slots__ = ()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def time(self) -> float:
+        return time.time()

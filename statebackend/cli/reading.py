@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
-from statebackend._clock import SystemClock
 from statebackend._codec.plain import key_from, plain
 from statebackend._log.moments import iso_of, moment_s
 from statebackend._reading.watching import watch
@@ -21,6 +20,7 @@ from statebackend._state.values import Upcast
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.plain_rows import read_rows
 from statebackend.abc import Observer
+from statebackend.abc.clock import SystemClock
 from statebackend.cli.progress_bar import shown, size
 from statebackend.cli.text import json_text, restored_line, visible
 from statebackend.errors import CheckpointNotFoundError, InputError, SavepointNotFoundError

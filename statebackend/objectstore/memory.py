@@ -9,8 +9,8 @@ from typing import Final
 import anyio.lowlevel
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend.abc import Body, Capability, Clock, ObjectInfo, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, ObjectExistsError, ObjectNotFoundError
 
 KEY_LENGTH_MAX: Final = 1024

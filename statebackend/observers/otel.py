@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from statebackend._clock import SystemClock
 from statebackend.abc import CheckpointInfo, Clock, RestoreReport
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import needs_extra
 from statebackend.ids import StagedOutput
 from statebackend.observers.kinds import AnyMetric

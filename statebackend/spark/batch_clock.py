@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from statebackend._clock import SystemClock
 from statebackend._processing.column_names import check_one
 from statebackend._processing.event_time import EventTime, in_us
 from statebackend.abc import Clock
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import SettingsError
 from statebackend.ids import ClockKind
 from statebackend.spark.frames import collected, without_adaptive_planning

@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_backend
 from statebackend._checkpoint.backend import StateBackend
-from statebackend._clock import SystemClock
 from statebackend._observers import Observers
 from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.event_time import EventTime
@@ -26,6 +25,7 @@ from statebackend._processing.processor import KeyedProcessor
 from statebackend._processing.runner import KeyedRows, ProcessorRunner
 from statebackend._processing.time_zones import in_zone, zone_of
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.ids import CheckpointId, ClockMark, SourceMark
 from statebackend.settings import Settings

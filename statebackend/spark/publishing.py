@@ -8,9 +8,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from statebackend._clock import SystemClock
 from statebackend._observers import Observers
 from statebackend.abc import Clock, Observer
+from statebackend.abc.clock import SystemClock
 from statebackend.ids import StagedOutput
 from statebackend.spark.bridge import QueryThread, attend, process_portal
 from statebackend.spark.driver import result_of

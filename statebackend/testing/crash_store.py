@@ -16,8 +16,8 @@ from typing import Final, Literal
 
 import anyio.lowlevel
 
-from statebackend._clock import SystemClock
 from statebackend.abc import Body, Capability, Clock, ObjectInfo, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError, StateBackendError
 from statebackend.objectstore.memory import check_key, check_range
 from statebackend.testing.faults import Operation

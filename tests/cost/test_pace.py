@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._put_budget import CREDIT_S, DEBT_S, MONTH_S, PutPace
+from statebackend._checkpoint.put_budget import CREDIT_S, DEBT_S, MONTH_S, PutPace
 
 BUDGETS = st.floats(0.5, 500.0)
 LIMITS_S = st.floats(0.5, 30.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from statebackend._put_budget import MONTH_S, RATE_STEP_S, RATE_WINDOW_S, SpendingRate
+from statebackend._checkpoint.put_budget import MONTH_S, RATE_STEP_S, RATE_WINDOW_S, SpendingRate
 from statebackend.abc import ObjectStore
 from statebackend.settings import Prices
 

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.put_budget import MONTH_S
 from statebackend._checkpoint.spending import Spending
-from statebackend._put_budget import MONTH_S
 from statebackend.abc import Body, Buffer, Capability, ObjectInfo, ObjectStore, Observer
 from statebackend.errors import CheckpointNotFoundError
 from statebackend.objectstore import MemoryStore

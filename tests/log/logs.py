@@ -1,11 +1,11 @@
 """Commits and claims as the log takes them, and readers and writers of a log on any store."""
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.log_reader import LogReader
 from statebackend._log.log_writer import LogWriter
 from statebackend._retry import RetryPolicy
 from statebackend.abc import Clock, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.ids import CheckpointId, CommitSequence, Epoch, RangeState, all_key_groups
 from tests.at_work import plenty
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statebackend as sb
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import encode_entry
 from statebackend._log.log_writer import LOST_MAX
 from statebackend._log.names import HINT_KEY, entry_key, hint_of
 from statebackend._log.sweeping.log_sweep import Sweep
 from statebackend.abc import Capability
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import FencedError, MissingObjectError
 from statebackend.ids import CheckpointId, CommitSequence
 from statebackend.objectstore import MemoryStore

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from statebackend._clock import SystemClock
+from statebackend.abc.clock import SystemClock
 from tests.proof.record import (
     PIECES_HEAD,
     ProofRecord,

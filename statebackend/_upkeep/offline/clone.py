@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._backend.stores import Primary, open_primary
-from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Claim, Commit, encode_entry
 from statebackend._log.fresh_names import new_stamp
@@ -37,6 +36,7 @@ from statebackend._upkeep.offline.written_again import Left, WrittenAgain
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend._version import __version__
 from statebackend.abc import Clock, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import (
     FencedError,
     InputError,

@@ -12,7 +12,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.log_reader import LogReader
 from statebackend._log.names import Erasure, entry_key, floor_key, is_ours, sequence_of
@@ -25,6 +24,7 @@ from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.offline.written_again import WrittenAgain
 from statebackend.abc import Clock, ObjectInfo, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import FencedError, InputError
 from statebackend.ids import CheckpointId, CommitSequence, Key
 from statebackend.settings import Settings

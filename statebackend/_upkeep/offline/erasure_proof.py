@@ -6,7 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
 from statebackend._local.layout import segments_directory
@@ -19,6 +18,7 @@ from statebackend._upkeep.offline.erase import ROCKSDB, KeyHolder, commits_in, s
 from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import ObjectInfo, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import ObjectNotFoundError
 from statebackend.ids import Key, RangeState, RocksDBBase
 from statebackend.objectstore import LocalStore

@@ -19,13 +19,13 @@ from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, open_primary, open_threads
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.materialization.bases import Piece, base_of
-from statebackend._clock import SystemClock
 from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._log.fresh_names import new_names
 from statebackend._log.position import Position
 from statebackend._tasks import open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader, UploadedSegment
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
 from statebackend.ids import (
     Base,

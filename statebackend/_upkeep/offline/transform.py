@@ -16,7 +16,6 @@ import msgspec
 from statebackend._backend.tables import open_tables
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.restore import Restore
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.position import Position
 from statebackend._state.declared import COLUMNAR, KeyedStates
@@ -33,6 +32,7 @@ from statebackend._upkeep.offline.transformed_state import Function, Into, Trans
 from statebackend._upkeep.progress import Meter, Tell, reading
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import Clock, ObjectStore, Serializer
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import FencedError, InputError
 from statebackend.ids import CheckpointId, Key, StateDescriptor, all_key_groups
 from statebackend.settings import Settings

@@ -13,7 +13,6 @@ import msgspec
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
-from statebackend._clock import SystemClock
 from statebackend._log.position import Position
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.progress import Tell
@@ -22,6 +21,7 @@ from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
 from statebackend._upkeep.seeding.sorted_runs import open_runs
 from statebackend._upkeep.seeding.sources import source_of
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError
 from statebackend.ids import CheckpointId, ClockKind, RangeState, SourceMark, all_key_groups
 from statebackend.settings import Settings

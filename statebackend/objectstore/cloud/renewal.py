@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from statebackend._clock import SystemClock
 from statebackend._threads import FileThreads
 from statebackend.abc import Clock
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import SettingsError, StoreAccessError, StoreUnavailableError
 from statebackend.settings.credentials import AzureCredentials, CredentialSource, S3Credentials
 

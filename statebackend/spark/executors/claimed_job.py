@@ -8,7 +8,6 @@ from typing import Final
 from statebackend._backend.coordinating import open_counted_coordinator
 from statebackend._backend.stores import open_threads
 from statebackend._checkpoint.spending import Spending
-from statebackend._clock import SystemClock
 from statebackend._codec.commit import Commit
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import JobOutbox, Staged
@@ -18,6 +17,7 @@ from statebackend._ranges.merged_in_commits import Snapshots, merged_in_commits,
 from statebackend._ranges.range_owners import Contribution, combine
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer
+from statebackend.abc.clock import SystemClock
 from statebackend.ids import CheckpointId, ClockMark, CommitSummary, Epoch, KeyGroupRange, SourceMark, StagedOutput
 from statebackend.settings import Settings
 from statebackend.spark.executors.worker import TaskResult

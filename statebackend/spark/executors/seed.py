@@ -17,7 +17,6 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
-from statebackend._clock import SystemClock
 from statebackend._processing.column_names import check_distinct
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._tasks import open_tasks
@@ -26,6 +25,7 @@ from statebackend._upkeep.offline.offline_commit import Uploads, open_offline
 from statebackend._upkeep.seeding.seed import Origin, SeedReport, as_json, check_empty, committed, key_of
 from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
 from statebackend._version import __version__
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, SettingsError
 from statebackend.ids import ClockKind, Epoch, RangeState
 from statebackend.settings import Settings

@@ -19,13 +19,13 @@ from statebackend import errors
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import open_primary, open_threads
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
-from statebackend._clock import SystemClock
 from statebackend._upkeep.offline.offline_commit import UNOBSERVED, open_uploads
 from statebackend._upkeep.progress import Meter
 from statebackend._upkeep.seeding.arrow_sources import ROWS_AT_ONCE, ArrowRows
 from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
 from statebackend._upkeep.seeding.sorted_runs import UNKNOWN_ROWS, SortedRuns, open_runs
 from statebackend._upkeep.seeding.source_rows import SourceRows
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import BatchError, InputError
 from statebackend.ids import Base, ClockMark, Epoch, KeyGroupRange, StateDescriptor
 from statebackend.settings import Settings

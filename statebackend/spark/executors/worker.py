@@ -25,13 +25,13 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from statebackend._backend.copy_writers import OpenUploader
-from statebackend._clock import SystemClock
 from statebackend._log.outbox import Staged
 from statebackend._portal import OpenContext
 from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import UTC, in_zone
 from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend.abc import Observer
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import BatchError
 from statebackend.spark.bridge import process_portal
 from statebackend.spark.executors.pickling import unpickled

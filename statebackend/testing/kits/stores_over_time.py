@@ -9,9 +9,9 @@ from typing import Final, Literal
 import anyio
 import pytest
 
-from statebackend._clock import SystemClock
 from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S
 from statebackend.abc import Capability, ObjectStore
+from statebackend.abc.clock import SystemClock
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
 from statebackend.testing.kits.blocking import blocking_calls
 from statebackend.testing.kits.cancellation import TURNS
