@@ -18,7 +18,7 @@ from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
 from statebackend._codec.segment import checksum_of, decode_change_set, decode_segment
-from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, SAVEPOINTS, entry_key, marker_of
+from statebackend._log.names import COMMITS, FLOORS, HINT_KEY, MIRRORS, SAVEPOINTS, entry_key, marker_of
 from statebackend._tables.key_groups import key_group
 from statebackend.ids import ChangeSetHandle, ClockMark, CommitSummary, Handle, Key, RangeState
 from statebackend.settings import Settings
@@ -188,10 +188,11 @@ def assert_nothing_is_left_over(stored: Iterable[str], commits: Iterable[Commit]
     """A process leaves no garbage: each object it stored and did not delete is a commit, the hint, or in a commit.
 
     Applies to a process that left in order, whose stores carried out its deletions, and that learned the outcome of its
-    commits. A killed process leaves its uncommitted objects. Savepoint markers and sweep floors are left to sweeps.
+    commits. A killed process leaves its uncommitted objects. Savepoint markers, sweep floors and the steps
+    of mirrors are left to sweeps.
     """
     reached = frozenset[str]().union(*(commit.segments() for commit in commits))
-    others = (COMMITS, SAVEPOINTS, FLOORS)
+    others = (COMMITS, SAVEPOINTS, FLOORS, MIRRORS)
     left_over = sorted(key for key in stored if not key.startswith(others) and key != HINT_KEY and key not in reached)
     assert not left_over, f"stored, in no commit, and not deleted: {left_over}"
 

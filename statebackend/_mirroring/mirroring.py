@@ -104,17 +104,18 @@ class Mirroring:
     async def _find(self) -> None:
         """Ask the mirror's log, then the table. Raises `WrongMirrorError`."""
         newest, found = await self._log.newest(), await self._target.find()
+        while not _fit(newest, found) and (now := await self._log.newest()) != newest:  # others have gone on meanwhile
+            newest, found = now, await self._target.find()
         self._check(newest, found)
         self._at = self._begun = None
         self._number = max(0 if newest is None else newest.number, found.number or 0)
         if newest is not None and not self._anew:
-            cannot_tell = found.number is None and not found.is_empty
-            if found.number == newest.number or (cannot_tell and newest.done):
-                self._at = newest if newest.done else await self._log.done(newest)
-            elif cannot_tell or (not newest.done and _follows(newest, found)):
-                self._begun = newest
-            else:
+            if not _fit(newest, found):
                 self._anew = "the table was emptied, or put back to an older state"
+            elif newest.done or found.number == newest.number:
+                self._at = newest if newest.done else await self._log.done(newest)
+            else:
+                self._begun = newest
         self._last = newest
         self._fitted = None
         self._is_known = True
@@ -331,6 +332,14 @@ class Mirroring:
             committed_at_s=stands_at.committed_at_s,
             view=self._target.view() if self._mirror.form == "log" else None,
         )
+
+
+def _fit(newest: MirrorStep | None, found: MirrorMark) -> bool:
+    """True if the newest step is the one that the table has or the next one, or if the table cannot tell."""
+    if newest is None:
+        return found.mirror_id is None
+    cannot_tell = found.number is None and not found.is_empty
+    return cannot_tell or found.number == newest.number or (not newest.done and _follows(newest, found))
 
 
 def _follows(step: MirrorStep, found: MirrorMark) -> bool:

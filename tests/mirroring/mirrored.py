@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from statebackend._mirroring.target import newest_view
 from statebackend.objectstore import MemoryStore
 from tests.knobs import replaced, settings_with
 from tests.log.swept import HandClock
+from tests.mirroring.listed import MIRRORED, value_of
 
 SETTINGS = settings_with(job="fleet", primary="memory://unused", max_parallelism=8, checkpoints_retained=3)
-MIRRORED = ("key", "key_group", "checkpoint_id", "batch_id", "committed_at", "op")
 
 
 class Leg(msgspec.Struct):
@@ -75,7 +75,7 @@ class Job:
     async def state(self, state: str = "legs", **options: Any) -> dict[str, Any]:
         """The state, as any reader has it."""
         async with sb.read_batches(self.settings, state, store=self.store, **options) as batches:
-            return {_key(row): _value(row) async for batch in batches for row in batch.to_pylist()}
+            return {_key(row): value_of(row) async for batch in batches for row in batch.to_pylist()}
 
 
 def shown(folder: Path, *, unique: bool = True) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def shown(folder: Path, *, unique: bool = True) -> dict[str, Any]:
 def shown_rows(relation: Any) -> dict[str, Any]:
     """The rows, by their keys, without the columns of the mirror."""
     rows = relation.to_arrow_table().to_pylist()
-    found = {_key(row): _value(row, MIRRORED) for row in rows}
+    found = {_key(row): value_of(row, MIRRORED) for row in rows}
     assert len(found) == len(rows), "a key is there twice"
     return found
 
@@ -124,17 +124,3 @@ async def copied(store: sb.ObjectStore) -> MemoryStore:
 
 def _key(row: Mapping[str, Any]) -> str:
     return str(row["key"])
-
-
-def _value(row: Mapping[str, Any], ours: Sequence[str] = ("key", "key_group")) -> Any:
-    """`ours`: the columns that are not the state's. What a state calls as one of them has another name in a table."""
-    rest = {name.removeprefix("value."): _plain(each) for name, each in row.items() if name not in ours}
-    return rest["value"] if list(rest) == ["value"] else rest
-
-
-def _plain(value: Any) -> Any:
-    """Maps as dicts, whatever reads them."""
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        items = [_plain(each) for each in value]
-        return dict(items) if items and all(isinstance(each, tuple) for each in value) else items
-    return value

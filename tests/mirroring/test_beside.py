@@ -8,46 +8,14 @@ import pytest
 
 import statebackend as sb
 from statebackend._mirroring.keeping_up import run_mirror
-from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget
+from statebackend._mirroring.target import MirrorMark
 from statebackend.cli import OK, WRONG_CALL, main
 from statebackend.observers import Metrics
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock
 from tests.log.swept import HOUR_S
+from tests.mirroring.listed import Listed
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg, shown
-
-
-class Listed(MirrorTarget):
-    """A table in memory, which fails where it is told to."""
-
-    forms = ("table", "log")
-
-    def __init__(self, *failures: BaseException | None) -> None:
-        self.failures = [*failures]
-        self.rows: dict[str, Any] = {}
-        self.mark = MirrorMark(is_empty=True)
-
-    @property
-    def place(self) -> str:
-        return "a list"
-
-    async def find(self) -> MirrorMark:
-        return self.mark
-
-    async def fit(self, table: MirrorTable) -> None:
-        pass
-
-    async def write(self, rows: MirrorRows) -> None:
-        if self.failures and (failure := self.failures.pop(0)) is not None:
-            raise failure
-        if rows.is_whole:
-            self.rows.clear()
-        for batch in rows.batches():
-            for row in batch.to_pylist():
-                self.rows.pop(row["key"], None)
-                if row["op"] != "delete":
-                    self.rows[row["key"]] = row["value"]
-        self.mark = MirrorMark(rows.mirror_id, rows.number)
 
 
 @run_virtual
@@ -143,3 +111,29 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert f"file://{tmp_path}/table" in capsys.readouterr().out
     assert main(["mirror", "leg", str(tmp_path / "other"), "--once", *job]) == WRONG_CALL
     assert "did you mean 'legs'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("others", [1, 2])
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_another_one_goes_on_between_two_looks_at_where_it_stands(others: int, *, is_new: bool) -> None:
+    """It has read the log when the table has gone further: that is no table that was put back, nor another mirror's."""
+    job = Job()
+    await job.commit({"a": EWR})
+
+    class Overtaken(Listed):
+        async def find(self) -> MirrorMark:
+            nonlocal others
+            if others:
+                others -= 1
+                await job.commit({"a": LGA, f"{others}": JFK})
+                await job.mirror(target)
+            return self.mark
+
+    target = Overtaken()
+    if not is_new:
+        left, others = others, 0
+        await job.mirror(target)
+        others = left
+    report = await job.mirror(target)
+    assert report.anew == ()
+    assert target.rows == await job.state()

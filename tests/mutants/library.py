@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tests.mutants.of_edits import OF_EDITS
+from tests.mutants.of_mirrors import OF_MIRRORS
 from tests.mutants.of_models import OF_MODELS
 from tests.mutants.of_simulation import OF_SIMULATION
 from tests.mutants.planting import Mutant, invariants
 
-MUTANTS: Final[Sequence[Mutant]] = (*OF_SIMULATION, *OF_MODELS, *OF_EDITS)
+MUTANTS: Final[Sequence[Mutant]] = (*OF_SIMULATION, *OF_MIRRORS, *OF_MODELS, *OF_EDITS)
 
 
 def without_mutant() -> Mapping[str, str]:

@@ -53,6 +53,12 @@ EVENTS: Final[Mapping[str, str]] = {
     "feed followed": r"^follower\d+ follows \w+ to \d+: [1-9]",
     "feed taken back": r"^follower\d+ follows .*: RewindError",
     "feed swept": r"^follower\d+ follows .*: CheckpointNotFoundError",
+    "mirror takes a step": r"^the table takes step \d+",
+    "mirror caught up": r"^mirror\d+ has caught up",
+    "mirror killed": r"^mirror\d+ is killed",
+    "mirror starts anew": r"^mirror\d+ begins anew: (?!it is new)",
+    "mirror takes back": r"^the table takes something back",
+    "mirror late": r"^a late request reaches the table|^the table has \d+, and refuses",
 }
 """The name of an event, and the pattern of its lines, without their times."""
 

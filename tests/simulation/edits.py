@@ -1,7 +1,8 @@
 """Jobs that are cloned, transformed, erased from and swept in any order, killed at any request: judged by dictionaries.
 
 Beside the stream nothing runs here, unlike in `world.py`: these are edits of stopped jobs, and what is looked for is a
-job that has got too much or too little by what was done to it, to its source or to its clones.
+job that has got too much or too little by what was done to it, to its source or to its clones; and for
+a table that is mirrored now and then, and does not equal its state.
 """
 
 import random
@@ -14,11 +15,13 @@ import statebackend as sb
 from statebackend.errors import InputError, StateBackendError
 from statebackend.testing import CrashStore, run_virtual
 from tests import invariants
+from tests.mirroring.listed import Listed
 from tests.rewrite.jobs import settings_of
 
 PERSONS = [f"person {number}" for number in range(12)]
 STEPS = 8
-State = dict[str, dict[str, list[int]]]
+Rows = dict[str, list[int]]
+State = dict[str, Rows]
 """By job, then by key: the list of "person 1" in the state `left` is under "left person 1"."""
 
 
@@ -27,6 +30,8 @@ class Edited:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.mirroring = random.Random(f"{seed} mirrors")  # its own: it moves nothing else
+        self.tables: dict[tuple[str, str], Listed] = {}
         self.store = CrashStore(seed=seed)
         self.jobs: State = {"job-0": {}}
         inline = self.chance.choice((0, 1 << 16))
@@ -42,6 +47,8 @@ class Edited:
             await self.chance.choice((self.batch, self.batch, self.clone, self.transform, self.erase, self.sweep))(job)
             for each in self.jobs:
                 await self.assert_has_just_what_was_done_to_it(each)
+            if self.mirroring.random() < 0.5:
+                await self.mirror(self.mirroring.choice(sorted(self.jobs)))
 
     async def batch(self, job: str) -> None:
         async with sb.open_backend(self.settings(job), store=self.store.open()) as backend:
@@ -112,6 +119,24 @@ class Edited:
     async def sweep(self, job: str) -> None:
         await sb.sweep(self.settings(job), dry_run=False, min_age_s=0.0, store=self.store.open())
 
+    async def mirror(self, job: str) -> None:
+        """Bring a table to one of the job's states, perhaps killed at one of its requests, and then once more."""
+        state, settings = self.mirroring.choice(("left", "right")), self.settings(job)
+        table = self.tables.setdefault((job, state), Listed())
+        mirror = sb.Mirror(state, to=table)
+        if self.mirroring.random() < 0.5:
+            with suppress(StateBackendError):
+                dying = self.store.open(crash_at=self.mirroring.randint(1, 40))
+                await sb.mirror_once(settings, mirror, store=dying)
+        expected = {
+            key.removeprefix(f"{state} "): found for key, found in self.jobs[job].items() if key.startswith(state)
+        }
+        try:
+            await sb.mirror_once(settings, mirror, store=self.store.open())
+        except InputError:  # it has no such state, or not any more
+            table = Listed()
+        self.assert_table_is_the_state(table.rows, expected, f"{state} in {job}")
+
     async def read(self, job: str, store: sb.ObjectStore) -> dict[str, list[int]]:
         async with sb.open_backend(self.settings(job), store=store, read_only=True) as backend:
             return {
@@ -131,6 +156,10 @@ class Edited:
     async def assert_nothing_keeps_the_source(self, job: str) -> None:
         """A clone that is made needs nothing of its source any more."""
         assert await sb.savepoints(self.settings(job), store=self.store.open()) == []
+
+    def assert_table_is_the_state(self, found: Rows, expected: Rows, which: str) -> None:
+        """However far behind the mirror was, and whatever was done to the job since."""
+        assert found == expected, f"the table of {which} has {found} instead of {expected}"
 
     def assert_no_two_became_one(self, job: str, *, collides: bool) -> None:
         """A transformation that was not refused has lost no key."""

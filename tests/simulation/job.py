@@ -12,6 +12,7 @@ from statebackend._log.names import (
     COMMITS,
     FLOORS,
     HINT_KEY,
+    MIRRORS,
     SAVEPOINTS,
     SavepointMarker,
     SavepointPin,
@@ -76,6 +77,8 @@ class SimulatedJob:
         self._unpinned: set[str] = set()  # keys of markers of commits that existed, made when no pin was there
         self._batches: frozenset[int] = frozenset()  # of timed rows, that were tried
         self._clocks: dict[int, ClockMark] = {}  # by batch
+        self.was_damaged = False
+        """True once an entry of the log has been lost or damaged."""
         self._lost: Loss | None = None
         self._continued: int | None = None  # the older commit that the claim at the end continues: no sweep deletes it
 
@@ -223,6 +226,7 @@ class SimulatedJob:
 
     def lose(self, loss: Loss) -> None:
         """Damage an entry. From now on it may be put back as it was."""
+        self.was_damaged = True
         self._lost = loss
         self.primary.damage(ROOT + loss.key, loss.left)
 
@@ -248,7 +252,7 @@ class SimulatedJob:
                 self._judge_floor(floor_of(key))
             elif key.startswith(SAVEPOINTS):
                 self._watch_name(key)
-            elif key != HINT_KEY:
+            elif key != HINT_KEY and not key.startswith(MIRRORS):
                 assert write.key not in self.primary.objects, f"a name is used twice: {key}"
 
     def _watch_log(self, write: Write, key: str) -> None:

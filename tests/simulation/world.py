@@ -10,8 +10,9 @@ lives continue as zombies while the next ones work. Half of the seeds also have 
 nights after which a sweep finds everything old; savepoints are made of the next commit, of the newest behind it, and of
 older ones from outside, and lives start from them. In one of eight the job is opened again for each batch; in one of
 three its newest commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the
-seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed; and in
-one of three there are lives that follow the job first, and then take it over.
+seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed, in one of
+three a state is mirrored into a table, and in one of three there are lives that follow the job first, and then take it
+over.
 
 Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
 values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.
@@ -54,6 +55,7 @@ from tests import invariants
 from tests.simulation.beside.followers import Follower
 from tests.simulation.beside.losses import draw_loss
 from tests.simulation.beside.maintenance import Maintenance
+from tests.simulation.beside.mirrors import Mirrors, TablePlan, draw_rollbacks, draw_table
 from tests.simulation.beside.readers import Reader
 from tests.simulation.job import JOB, SimulatedJob
 from tests.simulation.judged import PATIENCE_S, Sabotage
@@ -159,7 +161,10 @@ class _World:
         drawn = draw_small(self._drawing("small"), seed, draw_short_lives(self._drawing("short lives"), drawn))
         self._upkeep: Final = draw_upkeep(self._drawing("upkeep"), drawn.lives, drawn.weather)
         drawn = draw_ways(self._drawing("ways"), drawn, savepoints=self._upkeep.savepoints)
-        self._scenario: Final[Scenario] = draw_heirs(self._drawing("takeover"), drawn)
+        drawn = draw_heirs(self._drawing("takeover"), drawn)
+        mirroring = self._drawing("mirrors")
+        self._table = draw_table(mirroring, drawn)
+        self._scenario: Final[Scenario] = drawn if self._table is None else draw_rollbacks(mirroring, drawn)
         self.timing: Final = draw_time(self._drawing("time"))
         self._readers = draw_readers(self._drawing("readers"), self._scenario)
         self._followers = draw_followers(self._drawing("followers"), self._scenario)
@@ -201,6 +206,7 @@ class _World:
             tell=self.tell,
         )
         async with anyio.create_task_group() as self._tasks:
+            self._mirrors = None if self._table is None else self._open_mirrors(self._table)
             lives: list[Life] = []
             for plan in self._scenario.lives:
                 if plan.number in self._upkeep.nights or (self._is_opened_often and plan.number % NIGHT_EVERY == 1):
@@ -251,6 +257,8 @@ class _World:
             self._tasks.start_soon(self._open_reader(Reader, plan.number, reader).run)
         if (follower := self._followers.get(plan.number)) is not None:
             self._tasks.start_soon(self._open_reader(Follower, plan.number, follower).run)
+        if self._mirrors is not None:
+            self._tasks.start_soon(self._mirrors.run, plan.number)
         if plan.overlap_s is None:
             await self._await_end(life)
         else:
@@ -312,6 +320,17 @@ class _World:
             self.sabotage.store(self._connect(self.job.primary, plan.weather, process)),
             seed=f"{self.seed} {word} {number}",
             tell=partial(self._tell_of, process),
+        )
+
+    def _open_mirrors(self, plan: TablePlan) -> Mirrors:
+        return Mirrors(
+            plan,
+            self.job,
+            self.settings,
+            seed=self.seed,
+            connect=partial(self._connect, self.job.primary),
+            begin=self._tasks.start_soon,
+            tell=self.tell,
         )
 
     async def _sweep_clean(self) -> None:
@@ -408,6 +427,9 @@ class _World:
                 host, connect = self._hosts[0], self._connect_calmly
                 host.processes = len(parts)
                 await commit_in_parts(self.job, quiet, parts, host.disk, connect=connect, clock=self._clock)
+        if self._mirrors is not None:
+            with self.job.judging(), anyio.fail_after(2 * NIGHT_S):
+                await self._mirrors.end()
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
         error = context.get("exception")
