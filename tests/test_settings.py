@@ -26,6 +26,7 @@ from statebackend.settings.sources import RENAMED, as_spark, as_variable, dotted
 
 BASE: dict[str, Any] = {"job": "fleet", "primary": "memory://fleet"}
 NOT_NEGATIVE_S = [
+    "checkpoints_retained_s",
     "persist_delay_s",
     "upload.timeout_s",
     "upload.retry_delay_s",

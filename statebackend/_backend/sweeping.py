@@ -30,6 +30,7 @@ def open_sweep(
         primary,
         LogReader(primary, settings.job, threads),
         checkpoints_retained=settings.checkpoints_retained,
+        checkpoints_retained_s=settings.checkpoints_retained_s,
         clock=clock,
         min_age_s=min_age_s,
         concurrency_max=settings.restore_concurrency_max,

@@ -5,8 +5,8 @@
     marker   := "savepoints/" name "/" sequence "-" stamp      an object of no bytes
     pin      := marker "-" random                              the same, while a marker is being made
     start    := marker "-" epoch                               the same; that epoch goes on from the savepoint
-    floor    := "swept/" sequence                              an object of no bytes
-    erasure  := floor "-" epoch                                the same; it counts if its epoch has committed there
+    floor    := "swept/" sequence                              content: its milestones, or nothing
+    erasure  := floor "-" epoch                                no bytes; it counts if its epoch has committed there
     step     := "mirrors/" name "/" 12 digits                  a step of a mirror
     probe    := "put-if-absent"                                shows whether a cloud keeps put-if-absent
     data     := directory epoch "-" number "-" random          a segment, or staged output
@@ -185,7 +185,7 @@ def check_savepoint_name(name: object) -> str:
 
 
 def floor_key(sequence: int) -> str:
-    """Key of the sweep floor that says: below this entry only savepoints can be opened."""
+    """Key of the sweep floor that says: below this entry only savepoints and milestones can be opened."""
     return f"{FLOORS}{sequence:012d}"
 
 

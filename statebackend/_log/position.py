@@ -17,6 +17,7 @@ import msgspec
 
 from statebackend._codec.commit import Claim, Commit
 from statebackend._log.log_reader import LogEnd, LogReader, pass_over
+from statebackend._log.milestones import newest_until
 from statebackend._log.moments import ROUNDED_S, iso_of
 from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.savepoint_markers import Savepoints
@@ -182,9 +183,9 @@ class Positions:
     async def find_at(self, end: LogEnd | None, at_s: float) -> Commit:
         """The newest commit of the log that is not later than `at_s`, by the clock of its writer, on any branch.
 
-        It is what a reader would have been given then, also where the job has gone back since. One request for each
-        entry after it. Raises `CheckpointNotFoundError`, which names the oldest commit that is kept, and the error of a
-        damaged entry that may be the one.
+        It is what a reader would have been given then, also where the job has gone back since. Below the sweep floor it
+        is the newest milestone until then. One request for each entry after it. Raises `CheckpointNotFoundError`, which
+        names the oldest commit that is kept, and the error of a damaged entry that may be the one.
         """
         floor = await self.savepoints.floor()
         oldest: Commit | None = None
@@ -210,11 +211,16 @@ class Positions:
             oldest, doubt = entry, None
         if doubt is not None and (oldest is None or not isinstance(doubt, MissingObjectError)):
             raise doubt
+        milestones = tuple((await self.savepoints.milestones())[1].values()) if floor else ()
+        kept = newest_until(milestones, at_s)
+        if kept is not None and (commit := await self.savepoints.commit_of(kept)) is not None:
+            return commit
+        first = milestones[0] if milestones else oldest
         raise CheckpointNotFoundError(
             "no commit of that time is kept: ask for a later moment, or for a savepoint",
             at=iso_of(at_s),
-            oldest_at=None if oldest is None else iso_of(oldest.committed_at_s),
-            oldest_checkpoint_id=None if oldest is None else oldest.checkpoint_id,
+            oldest_at=None if first is None else iso_of(first.committed_at_s),
+            oldest_checkpoint_id=None if first is None else first.checkpoint_id,
         )
 
     async def find_each(self, checkpoints: Sequence[int | str]) -> list[FoundCommit]:
@@ -282,8 +288,8 @@ class Positions:
             raise
 
     async def retained(self, commit: Commit) -> Commit:
-        """That commit. Raises `CheckpointNotFoundError` if it lies below the sweep floor."""
-        if commit.sequence >= await self.savepoints.floor():
+        """That commit. Raises `CheckpointNotFoundError` if it lies below the sweep floor, and is no milestone."""
+        if commit.sequence >= await self.savepoints.floor() or await self.savepoints.is_milestone(commit):
             return commit
         raise CheckpointNotFoundError(
             "that checkpoint is not retained any more: open a newer one", checkpoint_id=commit.checkpoint_id

@@ -14,7 +14,7 @@ seen there. A pin alone is no savepoint: a process that dies before it has looke
 """
 
 import math
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import contextmanager, suppress
 
 import anyio
@@ -22,6 +22,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._log.log_reader import LogReader
+from statebackend._log.milestones import NONE, Milestone, milestones_in
 from statebackend._log.names import (
     FLOORS,
     SAVEPOINTS,
@@ -33,6 +34,7 @@ from statebackend._log.names import (
     check_savepoint_name,
     entry_key,
     erasure_of,
+    floor_key,
     floor_of,
     marker_of,
 )
@@ -43,6 +45,7 @@ from statebackend.errors import (
     CorruptCommitError,
     InputError,
     MissingObjectError,
+    ObjectNotFoundError,
     SavepointExistsError,
     SavepointNotFoundError,
     StoreUnavailableError,
@@ -145,6 +148,25 @@ class Savepoints:
                 return erasure.sequence
         return floor
 
+    async def milestones(self) -> tuple[int, Mapping[int, Milestone]]:
+        """The sweep floor, and the commits below it that are kept for their age, by sequence.
+
+        Raises `CorruptObjectError`.
+        """
+        while True:
+            floor = await self.floor()
+            try:
+                return floor, milestones_in(await self._store.get(floor_key(floor)), floor_key(floor))
+            except ObjectNotFoundError:  # it is not there: nothing was swept, or a commit that erases keys is the floor
+                if await self.floor() == floor:
+                    return floor, NONE
+
+    async def is_milestone(self, commit: Commit) -> bool:
+        """True if the commit is kept for its age. Raises `CorruptObjectError`."""
+        _, milestones = await self.milestones()
+        found = milestones.get(commit.sequence)
+        return found is not None and found.names(commit)
+
     async def is_made(self, erasure: Erasure) -> bool:
         """True if the commit that was to erase keys exists, or lies there damaged. Raises as `LogReader.load`."""
         try:
@@ -156,13 +178,17 @@ class Savepoints:
         return isinstance(entry, Commit) and entry.epoch == erasure.epoch
 
     async def with_id(self, checkpoint_id: CheckpointId) -> Commit | None:
-        """Return the commit with that id if it is a savepoint. A store that cannot list has none."""
+        """Return the commit with that id if it is a savepoint or a milestone. A store that cannot list has none."""
         if Capability.LIST in self._store.capabilities:
             async for marker in self._markers(SAVEPOINTS):
                 with suppress(CorruptCommitError):  # of another savepoint, for all we know: it hides none beside it
                     commit = await self.commit_of(marker)
                     if commit is not None and commit.checkpoint_id == checkpoint_id:
                         return commit
+            _, milestones = await self.milestones()
+            for milestone in milestones.values():
+                if milestone.checkpoint_id == checkpoint_id:
+                    return await self.commit_of(milestone)
         return None
 
     async def all(self) -> list[SavepointInfo]:
@@ -209,8 +235,8 @@ class Savepoints:
         starts = (each for each in beside if isinstance(each, SavepointStart))
         return any(start.marker.names(commit) and start.epoch <= newest for start in starts)
 
-    async def commit_of(self, marker: SavepointMarker) -> Commit | None:
-        """Return the commit that was made after this marker, `None` if there is none. Raises as `LogReader.load`."""
+    async def commit_of(self, marker: SavepointMarker | Milestone) -> Commit | None:
+        """Return the commit that it keeps, `None` if there is none. Raises as `LogReader.load`."""
         try:
             entry = await self._log.load(marker.sequence)
         except MissingObjectError:
@@ -263,6 +289,8 @@ class Savepoints:
         async for marker in self._markers(SAVEPOINTS):
             if marker.names(commit):  # every sweep that began before now has seen it, each that begins later the pin
                 return
+        if await self.is_milestone(commit):  # until a sweep says otherwise, which looks for the pin then
+            return
         raise CheckpointNotFoundError(
             "that checkpoint is not retained any more: name a newer one", checkpoint_id=commit.checkpoint_id
         )

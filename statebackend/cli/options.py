@@ -250,6 +250,9 @@ def _common() -> argparse.ArgumentParser:
     common.add_argument("--job", metavar="NAME", help="the job's name")
     common.add_argument("--local", metavar="DIR", action="append", help="a local root; repeatable")
     common.add_argument("--retain", metavar="N", type=int, help="how many checkpoints are retained")
+    common.add_argument(
+        "--retain-s", metavar="S", type=float, help="how many seconds back older checkpoints are retained, thinned"
+    )
     common.add_argument("--json", action="store_true", help="print JSON, for programs")
     return common
 
@@ -274,6 +277,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         "job": options.job,
         "local": options.local and tuple(str(Path(root).absolute()) for root in options.local),
         "checkpoints_retained": options.retain,
+        "checkpoints_retained_s": options.retain_s,
         "max_parallelism": getattr(options, "max_parallelism", None),
         "table": getattr(options, "table", None),
     }

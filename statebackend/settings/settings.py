@@ -114,6 +114,9 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
     """Number of key groups. Fixed when the job first commits; `rewrite` changes it."""
     checkpoints_retained: Count = 3
     """Newest checkpoints that a sweep keeps, with everything they need. Savepoints are kept besides."""
+    checkpoints_retained_s: Pause = 0.0
+    """Seconds for which a sweep keeps older checkpoints besides: one every ten minutes of the last day, one an hour of
+    what lies before. 0: none."""
     compression: Compression = "zstd"
     """Compression of each frame. May change between two runs."""
 

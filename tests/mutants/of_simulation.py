@@ -164,7 +164,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
     Mutant(
         "a sweep does not say how far it goes",
         "statebackend._log.sweeping.sweep_requests",
-        "if floor and floor_key(floor) not in found.known:",
+        "if highest and (highest not in sizes or content or sizes[highest]):",
         "if False:",
         "check_end",
         without=("_judge_delete", "_sweep_clean"),

@@ -134,6 +134,16 @@ async def test_the_mark_of_a_commit_that_was_not_made_goes(disk: Disk) -> Fate:
     return watch.fate()
 
 
+@row("swept-milestone")
+async def test_a_commit_is_kept_for_its_age(disk: Disk) -> Fate:
+    """With what it points into, though nothing newer does; until its age is over."""
+    watch = Watch(await superseded(disk))
+    days = disk.settings(checkpoints_retained=1, checkpoints_retained_s=3 * 86_400.0)
+    await sb.sweep(days, dry_run=False, min_age_s=0.0)
+    await disk.reopen()
+    return watch.fate()
+
+
 @row("swept-pin")
 async def test_the_pin_of_a_savepoint_that_was_not_made_goes(disk: Disk) -> Fate:
     """It keeps its commit in that sweep, and not in the next one."""

@@ -13,6 +13,7 @@ import msgspec
 
 from statebackend._codec.commit import Claim, Commit, Entry
 from statebackend._log.log_reader import LogReader
+from statebackend._log.milestones import NONE, Milestone
 from statebackend._log.mirror_steps import newest_steps
 from statebackend._log.names import (
     FLOORS,
@@ -52,6 +53,8 @@ class Inventory(msgspec.Struct, frozen=True):
     """The entry that the hint names."""
     begun_s: float
     """When it was begun, by the monotonic clock."""
+    milestones: Mapping[int, Milestone] = NONE
+    """Those that stay, of `pinned`."""
 
 
 def check_can_list(store: ObjectStore) -> None:

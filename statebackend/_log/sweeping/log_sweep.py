@@ -1,6 +1,7 @@
 """Deletes garbage from a job's primary, beside writers, readers and other sweeps.
 
-    take inventory -> classify -> raise the floor -> look for claims -> delete log entries -> delete data, oldest first
+    take inventory -> choose milestones -> classify -> raise the floor -> look for claims
+    -> delete log entries -> delete data, oldest first
 
 Raising the floor before looking for claims makes this safe beside a writer that opens an old checkpoint. That writer
 claims the job, names in its claim the commit that it continues from, and then reads the floor. So either it finds that
@@ -18,17 +19,21 @@ has got further: `long_log.py`.
 
 from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from statebackend._codec.commit import Commit, Entry
 from statebackend._log.log_reader import LogReader
+from statebackend._log.milestones import Milestone
 from statebackend._log.names import data_name_of, entry_key, floor_of, sequence_of
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.inventory import Inventory, check_can_list, take_inventory
 from statebackend._log.sweeping.long_log import Clearing, LongLog, plan_clearing
 from statebackend._log.sweeping.retention import Ages, LogPlan, ObjectReport, Reach, SweepReason, classify, plan_log
 from statebackend._log.sweeping.sweep_requests import SweepFailure, SweepRequests
+from statebackend._log.sweeping.thinning import thinned
 from statebackend.abc import Clock, ObjectStore
 from statebackend.errors import InputError, StoreFullError
 from statebackend.ids import Epoch
@@ -86,7 +91,8 @@ class SweepReport(msgspec.Struct, frozen=True):
 class Sweep:
     """Sweeps one job in its primary. Writers, readers and other sweeps may be at work, in whatever processes.
 
-    `checkpoints_retained`: how many commits of the branch stay, at least 1. `min_age_s`: least age of what is deleted,
+    `checkpoints_retained`: how many commits of the branch stay, at least 1. `checkpoints_retained_s`: how old a commit
+    may be to stay as one of a stretch of time: `thinning.py`. `min_age_s`: least age of what is deleted,
     in seconds by the store's clock; entries of the log stay for an hour in any case. Raises `InputError`, also for a
     store that cannot list.
     """
@@ -98,6 +104,7 @@ class Sweep:
         *,
         checkpoints_retained: int,
         clock: Clock,
+        checkpoints_retained_s: float = 0.0,
         min_age_s: float = MIN_AGE_S,
         concurrency_max: int = 16,
         part_entries: int = PART_ENTRIES,
@@ -109,6 +116,7 @@ class Sweep:
         self._log = log
         self._requests = SweepRequests(store, log, clock=clock, concurrency_max=concurrency_max)
         self._checkpoints_retained = checkpoints_retained
+        self._retained_s = checkpoints_retained_s
         self._min_age_s = min_age_s
         self._concurrency_max = concurrency_max
         self._part_entries = part_entries
@@ -129,6 +137,9 @@ class Sweep:
         ages = self._ages(found, max(entries.values(), default=0.0))
         retained = {commit.sequence for commit in found.retained}
         log = plan_log(entries, retained=retained, pinned=found.pinned, ages=ages)
+        if self._retained_s:
+            found = await self._with_milestones(found, entries, entries, log.floor, ages)
+            log = plan_log(entries, retained=retained, pinned=found.pinned, ages=ages)
         reach, claims = Reach(), set[int]()
 
         def reached(sequence: int, entry: Entry) -> None:
@@ -147,7 +158,14 @@ class Sweep:
         # Of this epoch only: its attempts may stand on an older checkpoint, below commits of earlier epochs.
         newest = max((commit.sequence for commit in found.retained if commit.epoch == epoch), default=-1)
         classified = classify(
-            found.objects, log=log, reach=reach, known=found.known, epoch=epoch, ages=ages, newest=newest
+            found.objects,
+            log=log,
+            reach=reach,
+            known=found.known,
+            epoch=epoch,
+            ages=ages,
+            newest=newest,
+            milestones=found.milestones,
         )
         report = SweepReport(dry_run, tuple(classified), cleared=cleared)
         return report if dry_run or not report.garbage else await self._delete(report, log, found, claims)
@@ -172,7 +190,11 @@ class Sweep:
             return 0
         retained = {commit.sequence for commit in found.retained}
         ages = self._ages(found, listed.newest_s)
-        plan = plan_clearing(listed.blocks, retained=retained, pinned=found.pinned, end=found.end.sequence, ages=ages)
+        planned = partial(plan_clearing, listed.blocks, retained=retained, end=found.end.sequence, ages=ages)
+        plan = planned(pinned=found.pinned)
+        if self._retained_s:
+            found = await self._with_milestones(found, listed.sampled, listed, plan.floor, ages)
+            plan = planned(pinned=found.pinned)
         clearing = Clearing(
             self._log, self._requests, part_entries=self._part_entries, concurrency_max=self._concurrency_max
         )
@@ -190,6 +212,22 @@ class Sweep:
             begun_s=begun_s,
             log_only=log_only,
         )
+
+    async def _with_milestones(
+        self, found: Inventory, entries: Mapping[int, float], listed: Container[int], floor: int, ages: Ages
+    ) -> Inventory:
+        milestones = await thinned(
+            self._log,
+            Savepoints(self._store, self._log),
+            entries,
+            listed=listed,
+            floor=floor,
+            ages=ages,
+            retained_s=self._retained_s,
+        )
+        by_sequence: dict[int, Milestone] = {each.sequence: each for each in milestones}
+        pinned = {**dict.fromkeys(by_sequence, "kept for its age"), **found.pinned}
+        return msgspec.structs.replace(found, pinned=pinned, milestones=by_sequence)
 
     def _ages(self, found: Inventory, entries_newest_s: float) -> Ages:
         """`entries_newest_s`: the newest time of an entry. Also counts: that of any other object of ours."""

@@ -9,7 +9,7 @@ that stays, are left to the sweep of a short log, which gives a verdict on each 
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,6 +20,7 @@ from statebackend._log.names import entry_key, sequence_of
 from statebackend._log.sweeping.inventory import Inventory
 from statebackend._log.sweeping.retention import ENTRY_AGE_MIN_S, Ages
 from statebackend._log.sweeping.sweep_requests import SweepRequests
+from statebackend._log.sweeping.thinning import FINE_S
 from statebackend.errors import StoreFullError
 
 BLOCKS_PER_PART: Final = 16
@@ -38,10 +39,12 @@ class LongLog:
 
     def __init__(self, part_entries: int) -> None:
         self.blocks: Final[list[Block]] = []
+        self._newest: dict[float, tuple[int, float]] = {}
         self._block_entries = max(1, part_entries // BLOCKS_PER_PART)
 
     def add(self, sequence: int, modified_s: float) -> None:
         """Add an entry, above all that were added before."""
+        self._newest[modified_s // FINE_S] = sequence, modified_s
         block = self.blocks[-1] if self.blocks else None
         if block is None or sequence != block.last + 1 or sequence - block.first >= self._block_entries:
             self.blocks.append(Block(sequence, sequence, modified_s))
@@ -52,6 +55,11 @@ class LongLog:
     def ends(self) -> tuple[int, int] | None:
         """The lowest sequence and the highest."""
         return (self.blocks[0].first, self.blocks[-1].last) if self.blocks else None
+
+    @property
+    def sampled(self) -> Mapping[int, float]:
+        """The newest entry of each stretch of time of which one may stay, and when it was made."""
+        return dict(self._newest.values())
 
     @property
     def newest_s(self) -> float:

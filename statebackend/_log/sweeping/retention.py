@@ -36,6 +36,8 @@ class SweepReason(enum.Enum):
 
     RETAINED = "retained"
     """An entry of the log that is retained, or without which the log would have a gap."""
+    MILESTONE = "milestone"
+    """A commit that is kept for its age, or what only such commits point into."""
     NEEDED = "needed"
     """A commit that stays points into it."""
     HINT = "hint"
@@ -59,6 +61,9 @@ class SweepReason(enum.Enum):
     def is_garbage(self) -> bool:
         """True if a sweep deletes it."""
         return self in (SweepReason.SUPERSEDED, SweepReason.ORPHAN)
+
+
+_STAYING: Final = (SweepReason.RETAINED, SweepReason.NEEDED)
 
 
 class ObjectReport(msgspec.Struct, frozen=True):
@@ -168,15 +173,19 @@ def classify(
     epoch: Epoch,
     ages: Ages,
     newest: int = -1,
+    milestones: Container[int] = (),
 ) -> Iterator[ObjectReport]:
     """Yield a verdict on each object. `known`: verdicts on the hint, savepoint markers and sweep floors, by key.
 
     `epoch`: the current one, that of the log's last entry. `newest`: the newest commit of that epoch, if it has one.
+    `milestones`: of the entries that stay.
     """
     entries = {entry_key(sequence): (SweepReason.RETAINED, reason) for sequence, reason in log.keep.items()}
     entries.update((entry_key(sequence), (SweepReason.SUPERSEDED, "not retained")) for sequence in log.remove)
     for info in objects:
         verdict, reason = entries.get(info.key) or known.get(info.key) or _judge(info.key, reach, epoch, newest)
+        if verdict in _STAYING and reach.needed.get(info.key, sequence_of(info.key)) in milestones:
+            verdict = SweepReason.MILESTONE
         if verdict is SweepReason.ORPHAN and not ages.is_old(info.modified_s):
             verdict, reason = SweepReason.YOUNG, f"{reason}, but younger than {ages.min_age_s:g} s"
         yield ObjectReport(info.key, info.size_bytes, info.modified_s, verdict, reason)

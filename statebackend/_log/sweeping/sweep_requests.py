@@ -10,7 +10,9 @@ import msgspec
 
 from statebackend._log.log_reader import LogReader
 from statebackend._log.log_writer import LOG_CONTACT_MAX_S
-from statebackend._log.names import HINT_KEY, SAVEPOINTS, beside_marker, floor_key, hint_of, marker_of
+from statebackend._log.milestones import floor_content
+from statebackend._log.names import HINT_KEY, SAVEPOINTS, beside_marker, floor_key, floor_of, hint_of, marker_of
+from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.sweeping.inventory import Inventory
 from statebackend._tasks import in_order
 from statebackend.abc import Clock, ObjectStore
@@ -38,15 +40,20 @@ class SweepRequests:
         self._concurrency_max = concurrency_max
 
     async def raise_floor(self, floor: int, found: Inventory) -> str | None:
-        """Record how far this sweep goes, and move the hint if it is below. Returns why the sweep must stop, if so.
+        """Record how far this sweep goes, and its milestones, and move the hint if it is below.
+
+        Returns why the sweep must stop, if so.
 
         A search for the end that began below the floor would probe where entries are missing. The hint is written only
         if the end was seen not long ago: then no other sweep can have gone beyond it. Raises `StoreError`.
         """
         if found.end is None:
             return None
-        if floor and floor_key(floor) not in found.known:
-            await self._store.put(floor_key(floor), ())
+        content = floor_content(found.milestones.values())
+        sizes = _floor_sizes(found)
+        highest = max((floor, *sizes))  # which counts: what this sweep gives up must not be named there any more
+        if highest and (highest not in sizes or content or sizes[highest]):
+            await self._store.put(floor_key(highest), [content])
         if found.hint is not None and found.hint < floor:
             if self._clock.monotonic() - found.begun_s > LOG_CONTACT_MAX_S:
                 return "the look at the job took too long: sweep again"
@@ -63,6 +70,10 @@ class SweepRequests:
             marker = marker_of(key) if beside is None else beside.marker
             if marker is not None and marker.sequence < floor and marker.sequence not in keep:
                 return f"commit {marker.sequence} is becoming savepoint {marker.name!r}: sweep again"
+        if found.milestones or any(_floor_sizes(found).values()):
+            _, named = await Savepoints(self._store, self._log).milestones()
+            if any(sequence not in keep for sequence in named):
+                return "another sweep keeps other commits for their age: sweep again"
         return None
 
     async def delete_all(self, keys: Sequence[str]) -> tuple[list[str], list[SweepFailure]]:
@@ -96,3 +107,9 @@ class SweepRequests:
                 failures.append(failure)
 
         await in_order(keys, delete, note, concurrency_max=self._concurrency_max)
+
+
+def _floor_sizes(found: Inventory) -> dict[int, int]:
+    """The bytes of each sweep floor that was there: none, where it names no milestones."""
+    floors = ((floor_of(info.key), info.size_bytes) for info in found.objects)
+    return {floor: size_bytes for floor, size_bytes in floors if floor is not None}

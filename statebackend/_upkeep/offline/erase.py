@@ -252,7 +252,8 @@ class Erasing:
         ]
         held_by = {holder.key for holder in holders}
         users = [each.sequence for each in commits if not held_by.isdisjoint(each.segments())]
-        is_closed = max(users, default=-1) < await self.savepoints.floor()
+        floor, milestones = await self.savepoints.milestones()
+        is_closed = max(users, default=-1) < floor and milestones.keys().isdisjoint(users)
         return KeysFound(commit, objects, rocksdb, holders, held, is_closed)
 
     def _has(self, commit: Commit | None, counts: Mapping[str, int | None], groups: frozenset[int]) -> bool:
