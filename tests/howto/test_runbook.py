@@ -110,6 +110,7 @@ def test_a_lost_host(site: Site) -> None:
     shutil.rmtree(site.settings.local[0])
     assert site.batch() == 4
     assert site.follow("A lost host") == [0]
+    assert re.search(r" 0 files .* from local copies, [1-9]", site.said[-1])
     assert site.batch(replaced(site.settings, local=(f"{site.root}/other",))) == 5  # the other host
     assert site.batch() == 6  # the old one is back, with copies that are behind
 
