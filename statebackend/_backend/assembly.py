@@ -20,10 +20,12 @@ from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule, BaseTriggers
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
-from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
+from statebackend._checkpoint.materialization.entry_bases import EntryBases
+from statebackend._checkpoint.materialization.layer_writer import LayerWriter
+from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging, ReadChanges
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
-from statebackend._checkpoint.run_files import RunsOf
+from statebackend._checkpoint.run_files import AttachRuns, RunsOf
 from statebackend._checkpoint.snapshots import InlineEncoder, Snapshots
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Commit
@@ -34,7 +36,6 @@ from statebackend._log.position import Position
 from statebackend._log.sweeping.retention import left_behind
 from statebackend._observers import Observers
 from statebackend._retry import RetryPolicy
-from statebackend._runs.open_base import OpenBase
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.table import OpenTable
 from statebackend._threads import WorkerThreads
@@ -166,7 +167,7 @@ async def fill(
         at_hand=at_hand,
         at_hand_first=at_hand_first,
         tables=opened.tables,
-        attach=opened.states.attach_runs,
+        attach=opened.states.runs.attach,
         threads=opened.threads,
         clock=opened.clock,
     )
@@ -174,7 +175,7 @@ async def fill(
     report = await once.run(base, states.key_groups, states.replay, missing=missing, ahead=states.ahead)
     opened.primary.spending.tell()
     opened.observer.restored(report)
-    return Restored(report, once.changed | states.groups_in_no_run(), once.adopted)
+    return Restored(report, once.changed | states.runs.groups_in_no_run(), once.adopted)
 
 
 def base_schedule(settings: Settings, key_groups: KeyGroupRange, *, now_s: float) -> BaseSchedule:
@@ -199,14 +200,14 @@ def restore_of(
     at_hand: Mapping[str, bytes],
     at_hand_first: bool = False,
     tables: Tables = HEAP,
-    attach: Callable[[Sequence[OpenBase]], int] | None = None,
+    attach: AttachRuns | None = None,
     cache: DownloadCache | None = None,
     threads: WorkerThreads,
     clock: Clock,
 ) -> Restore:
     """A restore of one commit. `tables`: they take over the files of a RocksDB base if they can.
 
-    `attach`: has the tables look up in bases, if they do so.
+    `attach`: has the tables look up in bases and layers, if they do so.
     """
     fetcher = Fetcher(primary, cache=cache, at_hand=at_hand, threads=threads)
     files = run_files(tables, fetcher, local, threads=threads)
@@ -320,12 +321,14 @@ def _base_writer_of(
     opened: Opened, restored: Restored, scheduler: UploadScheduler, coordinator: CheckpointCoordinator
 ) -> BaseWriter:
     settings, states = opened.settings, opened.states
+    segment_bytes_max, read = base_segment_bytes(settings.in_flight_bytes_max), _read_again(opened, coordinator)
     return BaseWriter(
         states,
         scheduler,
-        _merging_of(opened, scheduler, coordinator),
+        ChangeSetMerging(read, scheduler, fan_in=settings.materialize_fan_in),
         base_schedule(settings, states.key_groups, now_s=opened.clock.monotonic()),
-        segment_bytes_max=base_segment_bytes(settings.in_flight_bytes_max),
+        entries=EntryBases(scheduler, segment_bytes_max=segment_bytes_max, threads=opened.threads),
+        layers=LayerWriter(read, scheduler, segment_bytes_max=segment_bytes_max, threads=opened.threads),
         changed=restored.changed,
         rocksdb=rocksdb_bases(
             opened.tables,
@@ -352,11 +355,11 @@ def _base_writer_of(
     )
 
 
-def _merging_of(opened: Opened, scheduler: UploadScheduler, coordinator: CheckpointCoordinator) -> ChangeSetMerging:
-    """Merges change sets. It reads them without repairs: a copy that is not there may have found no room."""
+def _read_again(opened: Opened, coordinator: CheckpointCoordinator) -> ReadChanges:
+    """Reads change sets to merge them, without repairs: a copy that is not there may have found no room."""
     local = None if opened.local is None else msgspec.structs.replace(opened.local, writable=False)
 
-    async def read(change_sets: Sequence[ChangeSetHandle]) -> Sequence[Changes] | None:
+    async def read(change_sets: Sequence[ChangeSetHandle], but: Collection[int]) -> Sequence[Changes] | None:
         once = restore_of(
             opened.settings,
             opened.primary.store,
@@ -366,9 +369,9 @@ def _merging_of(opened: Opened, scheduler: UploadScheduler, coordinator: Checkpo
             threads=opened.threads,
             clock=opened.clock,
         )
-        return await once.read(change_sets, opened.states.key_groups)
+        return await once.read(change_sets, opened.states.key_groups, but)
 
-    return ChangeSetMerging(read, scheduler, fan_in=opened.settings.materialize_fan_in)
+    return read
 
 
 def inline_encoder(opened: Opened) -> InlineEncoder:

@@ -6,7 +6,7 @@ the one before with something added, the answer is that the commit has to be rea
 
 from collections.abc import Iterable, Sequence
 
-from statebackend._checkpoint.materialization.tiers import last_id, members
+from statebackend._checkpoint.materialization.tiers import is_merged, last_id, members, members_in
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend.ids import ChangeSetHandle, KeyGroupRange, RangeState
@@ -49,7 +49,7 @@ def _added(before: Commit, commit: Commit, key_groups: KeyGroupRange) -> Sequenc
         return None
     known = {(each.segment.key, each.offset) for each in old.changelog}
     begin = len(new.changelog)
-    while begin and members(new.changelog[begin - 1]) == 1:
+    while begin and not is_merged(new.changelog[begin - 1]):
         last = new.changelog[begin - 1]
         if (last.segment.key, last.offset) in known:
             break
@@ -59,7 +59,7 @@ def _added(before: Commit, commit: Commit, key_groups: KeyGroupRange) -> Sequenc
     # What stands before, merged or not, must end where the parent's changelog ends.
     if begin and (not old.changelog or not _end_alike(new.changelog[begin - 1], old.changelog[-1])):
         return None
-    kept, had = (sum(map(members, each)) for each in (new.changelog[:begin], old.changelog))  # merging changes none
+    kept, had = (members_in(each) for each in (new.changelog[:begin], old.changelog))  # merging changes none
     if kept > had or (kept < had and not has_new_bases):
         return None  # change sets are gone, and no base took their place
     return new.changelog[begin:]
@@ -71,7 +71,7 @@ def _covered(part: RangeState) -> set[int]:
 
 
 def _end_alike(one: ChangeSetHandle, other: ChangeSetHandle) -> bool:
-    if members(one) == members(other) == 1:
+    if not is_merged(one) and not is_merged(other):
         return (one.segment.key, one.offset) == (other.segment.key, other.offset)
     return last_id(one) == last_id(other)
 

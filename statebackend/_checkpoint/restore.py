@@ -24,6 +24,7 @@ from statebackend._checkpoint.fetch import (
     ignore_file,
     try_repair,
 )
+from statebackend._checkpoint.materialization.layers import tail
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._checkpoint.run_files import RunsOf
@@ -35,7 +36,7 @@ from statebackend._runs.open_base import OpenBase
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, Fallback, RestoreReport
-from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
+from statebackend.ids import ChangeSetHandle, Handle, KeyGroupRange, RangeState, RocksDBBase
 from statebackend.settings import MiB
 
 GROUP_FILES_MAX: Final = 32
@@ -139,27 +140,35 @@ class Restore:
             return groups
 
         await self._run_rocksdb(part, commit, apply, file_done)
-        if self._runs is None:
+        changelog: Sequence[ChangeSetHandle] = part.changelog
+        if self._runs is None or missing is not None:
             await self._run_reads([BaseRead(base) for base in part.bases], apply, ahead, file_done)
         else:
-            await self._open_runs(self._runs, part.bases, apply, file_done)
-        await self._run_reads(plan_reads(part.changelog, key_groups), apply_since, ahead, file_done)
+            await self._open_runs(self._runs, part, apply, file_done)
+            changelog = tail(changelog)
+            of_layers = part.changelog[: len(part.changelog) - len(changelog)]
+            self._changed.update(group for handle in of_layers for group in handle.key_groups)
+        await self._run_reads(plan_reads(changelog, key_groups), apply_since, ahead, file_done)
         return self._tally.report(commit, seconds=self._clock.monotonic() - begun)
 
-    async def read(self, change_sets: Sequence[ChangeSetHandle], key_groups: KeyGroupRange) -> Sequence[Changes] | None:
+    async def read(
+        self, change_sets: Sequence[ChangeSetHandle], key_groups: KeyGroupRange, but: Collection[int] = ()
+    ) -> Sequence[Changes] | None:
         """The changes of these change sets, in order, of those key groups that their handles name.
 
-        `None` if they take more than `READ_BYTES_MAX` in memory. Raises as `run`.
+        `but`: states whose changes are left out. `None` if the others take more than `READ_BYTES_MAX` in memory. Raises
+        as `run`.
         """
         found: list[Changes] = []
         size_bytes = 0
 
         def collect(changes: Sequence[Changes]) -> Collection[int]:
             nonlocal size_bytes
-            size_bytes += sum(each.size_bytes for each in changes)
+            wanted = [each for each in changes if each.state_id not in but]
+            size_bytes += sum(each.size_bytes for each in wanted)
             if size_bytes > READ_BYTES_MAX:
                 raise _TooLargeError
-            found.extend(changes)
+            found.extend(wanted)
             return ()
 
         try:
@@ -180,19 +189,16 @@ class Restore:
             self._tally.fallbacks += (Fallback(key, "RocksDB bases have no place here", repaired=False) for key in keys)
         self._tally.changes += self._rocksdb.changes
 
-    async def _open_runs(self, runs: RunsOf, bases: Sequence[Base], apply: Apply, file_done: FileDone) -> None:
-        """Open the bases, have the tables look up in their pages, and apply what does not lie in pages."""
-        opened: list[OpenBase] = []
+    async def _open_runs(self, runs: RunsOf, part: RangeState, apply: Apply, file_done: FileDone) -> None:
+        """Have the tables look up in the pages of bases and layers, and apply what does not lie in pages."""
 
-        async def take(base: Base, found: Fetched[OpenBase]) -> None:
+        async def take(found: Fetched[OpenBase]) -> None:
             changes = await self._threads.cpu(_apply, apply, [found.content.others()])
             self._tally.add(found)
             self._tally.changes += sum(changes)
-            file_done(base.segment.key, found.size_bytes, sum(changes))
-            opened.append(found.content)
+            file_done(found.content.base.segment.key, found.size_bytes, sum(changes))
 
-        await in_order(list(bases), runs.files.open, take, concurrency_max=self._concurrency_max)
-        self._tally.changes += await self._threads.cpu(runs.attach, opened)
+        self._tally.changes += await runs.open(part, take, concurrency_max=self._concurrency_max, threads=self._threads)
 
     async def _run_reads(
         self, reads: Sequence[SegmentRead | BaseRead], apply: Apply, ahead: Ahead, file_done: FileDone

@@ -6,22 +6,24 @@ killed.
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from statebackend._changelog.changelog_reader import verify
 from statebackend._checkpoint.fetch import Fetched, Fetcher, try_repair
+from statebackend._checkpoint.materialization.layers import layers, segments_of
 from statebackend._local.disk import make_directory
 from statebackend._local.segments import LocalSegments
 from statebackend._runs.open_base import OpenBase
 from statebackend._runs.run_file import OpenFile, OpenRun, open_run
+from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.errors import TableDiskError
-from statebackend.ids import Base, Handle
+from statebackend.ids import Base, Handle, RangeState
 
 
 class RunFiles:
@@ -74,14 +76,65 @@ class RunFiles:
         return Fetched(OpenBase(found.content, base), found.size_bytes, found.local, found.fallback)
 
 
-class RunsOf(msgspec.Struct, frozen=True):
-    """How a restore takes over bases as runs: it opens them, and has the tables `attach` them.
+class AttachRuns(Protocol):
+    """Has the tables look up in bases, or in the next layer: see `StatesInRuns.attach`."""
 
-    `attach` returns how many rows it has applied, since they could not be looked up.
-    """
+    def __call__(self, files: Sequence[OpenBase], *, is_base: bool) -> int: ...
+
+
+class RunsOf(msgspec.Struct, frozen=True):
+    """How a restore takes over bases and layers as runs: it opens them, and has the tables `attach` them."""
 
     files: RunFiles
-    attach: Callable[[Sequence[OpenBase]], int]
+    attach: AttachRuns
+
+    async def open(
+        self,
+        part: RangeState,
+        take: Callable[[Fetched[OpenBase]], Awaitable[None]],
+        *,
+        concurrency_max: int,
+        threads: WorkerThreads,
+    ) -> int:
+        """Open the bases of a range, and the layers over them, in order. Returns how many rows could only be applied.
+
+        `take` applies what a file has beside pages, before anybody looks up in it. Raises as `RunFiles.open`.
+        """
+        applied = 0
+        opened: list[OpenBase] = []
+        over = [[*segments_of(part.changelog[slice(*place)])] for place in layers(part.changelog)]
+        steps = [
+            _ToOpen(file, is_base=not number, is_last=file is files[-1])
+            for number, files in enumerate([list(part.bases), *over])
+            for file in files
+        ]
+
+        async def attach(*, is_base: bool) -> None:
+            nonlocal applied
+            applied += await threads.cpu(partial(self.attach, tuple(opened), is_base=is_base))
+            opened.clear()
+
+        async def opens(step: _ToOpen) -> Fetched[OpenBase]:
+            return await self.files.open(step.file)
+
+        async def takes(step: _ToOpen, found: Fetched[OpenBase]) -> None:
+            await take(found)
+            opened.append(found.content)
+            if step.is_last:
+                await attach(is_base=step.is_base)
+
+        if not part.bases:
+            await attach(is_base=True)
+        await in_order(steps, opens, takes, concurrency_max=concurrency_max)
+        return applied
+
+
+class _ToOpen(msgspec.Struct, frozen=True):
+    """A file to open, and whether it is the last of the bases, or of a layer."""
+
+    file: Base
+    is_base: bool
+    is_last: bool
 
 
 async def _repaired(store: LocalSegments, segment: Handle, data: bytes) -> bool:

@@ -273,7 +273,7 @@ class ColumnTable(OneRow, Table):
         if types != [each.type for each in self._described.keys]:
             raise ValueDecodeError("stored keys are of another type than the state's", types=types)
         sets, parts = changes.sets, changes.key_parts
-        if changes.hashes is not None and not changes.drops:
+        if changes.hashes is not None and not changes.drops and self._rows.can_append:
             used = self._rows.used
             rows = self._rows.append(parts, changes.hashes)
             self._reserve(rows, used)

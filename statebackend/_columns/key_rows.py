@@ -130,11 +130,17 @@ class KeyRows:
         added[rows[is_new]] = True
         return rows, added[rows]  # a key that an earlier step added is new too
 
+    @property
+    def can_append(self) -> bool:
+        """True before the keys are indexed: as long as nothing but bases was restored, and none was dropped."""
+        return not self.used or not (self._is_indexed or len(self._free))
+
     def append(self, parts: Parts, hashes: Hashes) -> Integers:
-        """New rows for all these keys, also for those that have one: then the last row stays.
+        """New rows for all these keys, also for those that have one: then the last row stays. Only if `can_append`.
 
         They are indexed when that is next needed.
         """
+        assert self.can_append, "rows that are used again are not the last ones"
         self._reserve(self.used + count_of(parts))
         rows = self._new_rows(count_of(parts))
         self._keys.write(rows, parts)

@@ -15,7 +15,7 @@ import msgspec
 from statebackend._backend.stores import local_to_read
 from statebackend._backend.tables import HEAP, rocksdb_restore
 from statebackend._checkpoint.fetch import Fetcher
-from statebackend._checkpoint.materialization.tiers import members
+from statebackend._checkpoint.materialization.tiers import is_merged
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._codec.commit import Commit
@@ -110,7 +110,7 @@ def own_change_sets(commit: Commit, before: Commit | None, key_groups: KeyGroupR
     known = {(each.segment.key, each.offset) for each in range_of(before, key_groups).changelog}
     changelog = range_of(commit, key_groups).changelog
     begin = len(changelog)
-    while begin and members(changelog[begin - 1]) == 1:
+    while begin and not is_merged(changelog[begin - 1]):
         if (changelog[begin - 1].segment.key, changelog[begin - 1].offset) in known:
             break
         begin -= 1

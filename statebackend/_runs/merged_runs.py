@@ -1,25 +1,24 @@
-"""The content of a new base: the rows of the runs before it, and over them those of the overlay, in order.
+"""The content of a new base or layer: the rows of the layers that it takes in, and over them those of the overlay.
 
-runs       a b . d . f      streamed, some pages at a time
-overlay    . B c . . .      sorted; replaces what the runs have of a key
+layers     a b . d . f      streamed, some pages at a time; none for a layer that takes in no other
+overlay    . B c . . .      those that changed, sorted; they replace what the layers have of a key
 gone       . . . d . .
-merged     a B c . . f
+merged     a B c . . f      in order
 """
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes
 from statebackend._codec.change_sets.column_changes import Typed
 from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
-from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings, gathered, starts_of
-from statebackend._codec.xxh64 import Hashes
+from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.growable import FixedColumn, StringColumn
 from statebackend._columns.key_rows import KeyRows
-from statebackend._columns.table_schema import TableSchema, stored_columns
-from statebackend._runs.page_map import PageMap
+from statebackend._columns.table_schema import TableSchema
+from statebackend._runs.layers import Layers
+from statebackend._runs.merged_streams import behind, hashes_of
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend.ids import KeyGroupRange, ranges_of
 
@@ -36,17 +35,23 @@ class MergedRuns(Placed):
         columns: Mapping[str, FixedColumn | StringColumn],
         wanted: WantedEntries,
         *,
+        is_changed: Flags,
         gone: KeyRows,
-        runs: PageMap,
+        runs: Layers,
+        first: int = 0,
     ) -> None:
+        """`is_changed`: for each row, if the runs do not have it as it is. `first`: the first layer to take in."""
         self._schema = schema
         self._rows = rows
         self._columns = columns
         self._gone = gone
         self._runs = runs
+        self._first = first
+        self._is_changed = is_changed
         self._wanted = wanted
         wanted.pause()
         live = rows.live()
+        live = live[is_changed[live]]
         hashes = rows.hashes(live)
         groups = rows.groups_of(hashes)
         wanted.pause()
@@ -63,7 +68,7 @@ class MergedRuns(Placed):
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
         for groups in ranges_of(group for group in self._wanted.groups if group in span):
             at, end = np.searchsorted(self._orders, (groups.first << _BITS, (groups.last + 1) << _BITS)).tolist()
-            for run, beyond in self._runs.stream(groups):
+            for run, beyond in self._runs.stream(groups, self._schema, first=self._first):
                 until = min(end, int(np.searchsorted(self._orders, beyond)))
                 yield from self._merged(run, self._live[at:until])
                 at = until
@@ -86,15 +91,7 @@ class MergedRuns(Placed):
         left = np.flatnonzero(~self._is_over(run))
         over = self._overlay(rows)
         if len(left):
-            run = run.taken(left)
-            columns = stored_columns(run, self._schema)
-            over = PagedChanges(
-                self._wanted.state_id,
-                np.concatenate([run.groups, over.groups]),
-                [Typed(one.type, joined(one.column, two.column)) for one, two in zip(run.keys, over.keys, strict=True)],
-                {name: Typed(two.type, joined(columns[name], two.column)) for name, two in over.columns.items()},
-                hashes=np.concatenate([hashes_of(run), hashes_of(over)]),
-            )
+            over = behind(run.taken(left), over, self._schema)
         if over.records:
             yield from over.cut(PART_BYTES_MAX)
 
@@ -107,32 +104,8 @@ class MergedRuns(Placed):
         is_over: Flags = np.zeros(len(orders), np.bool_)
         if len(perhaps):
             keys = [each.taken(perhaps) for each in run.key_parts]
-            is_over[perhaps] = self._rows.find(keys, hashes[perhaps]) >= 0
-            is_over[perhaps] |= self._gone.find(keys, hashes[perhaps]) >= 0
+            is_over[perhaps] = self._gone.find(keys, hashes[perhaps]) >= 0
+            rows = self._rows.find(keys, hashes[perhaps])
+            there = np.flatnonzero(rows >= 0)
+            is_over[perhaps[there]] |= self._is_changed[rows[there]]
         return is_over
-
-
-def hashes_of(changes: PagedChanges) -> Hashes:
-    """The hashes of the keys, which rows in pages always have."""
-    assert changes.hashes is not None, "rows in pages have hashes"
-    return changes.hashes
-
-
-def joined(one: Column, two: Column) -> Column:
-    """The values of two columns, one behind the other."""
-    valid = None
-    if one.valid is not None or two.valid is not None:
-        valid = np.concatenate([_valid(one), _valid(two)])
-    if isinstance(one, Fixed):
-        assert isinstance(two, Fixed)
-        values: npt.NDArray[np.generic] = np.concatenate([one.values, two.values])
-        return Fixed(values, valid)
-    assert isinstance(two, Strings)
-    lengths = np.concatenate([one.lengths, two.lengths])
-    octets = [gathered(each.data, each.starts, each.lengths) for each in (one, two)]
-    return Strings(np.concatenate(octets), starts_of(lengths), lengths, valid)
-
-
-def _valid(column: Column) -> Flags:
-    count = len(column.values) if isinstance(column, Fixed) else len(column.lengths)
-    return np.ones(count, np.bool_) if column.valid is None else column.valid

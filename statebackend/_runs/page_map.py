@@ -10,12 +10,13 @@ No two bases stand for one key group, so neither do two pages for one key. Immut
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
 from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.pages import PageLayout, PageRows
@@ -23,7 +24,8 @@ from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import HashedKeys, Parts, same_parts, taken
 from statebackend._runs.run_file import RunPart, proper
 from statebackend._tables.key_groups import groups_of_hashes
-from statebackend.ids import KeyGroupRange, ranges_of
+from statebackend._tables.placed import Placed, WantedEntries
+from statebackend.ids import KeyGroupRange, all_key_groups, ranges_of
 from statebackend.settings import MiB
 
 READ_BYTES_MAX: Final = 8 * MiB
@@ -78,13 +80,33 @@ class TakesRuns(ABC):
     def groups_in_no_run(self) -> frozenset[int]:
         """The key groups of rows that no run has."""
 
+    @property
     @abstractmethod
-    def attach(self, parts: Sequence[PlacedPart]) -> None:
-        """Have the rows of these parts, too: those of a restored base. Call it before changes since are applied."""
+    def has_too_many_drops(self) -> bool:
+        """True if a base is wanted, so that dropped keys can be forgotten."""
 
     @abstractmethod
-    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], epoch: int) -> None:
-        """Have these parts in place of what there was of `key_groups`: they were made of the copy of that epoch."""
+    def attach(self, parts: Sequence[PlacedPart]) -> None:
+        """Have the rows of these parts over those that there are: first of the restored bases, then of each layer.
+
+        Call it when the drops of the layer are applied, and before newer changes are.
+        """
+
+    @abstractmethod
+    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: Self) -> None:
+        """Have these parts in place of what there was of `key_groups`, in all layers: they were made of that copy."""
+
+    @abstractmethod
+    def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: Self) -> None:
+        """Have these parts in place of this layer and those over it: they were made of that copy."""
+
+    @abstractmethod
+    def placed_over(self, wanted: WantedEntries, layer: int) -> Placed:
+        """The wanted rows that a new `layer` consists of. As `placed`, on a copy."""
+
+    @abstractmethod
+    def dropped(self, state_id: int, layer: int) -> Iterator[Changes]:
+        """The changes that drop what is gone from below a new `layer`. On a copy."""
 
 
 class _StreamedPages(NamedTuple):
@@ -109,11 +131,14 @@ class PageMap:
         self._layouts: list[PageLayout] = []
         self._layout_of = [self._layout_number(part) for part in self._parts]
         self._fences, self._pages, self._is_first = self._fenced(first)
-        self.count: Final = sum(self._live_rows(each) for each in self.parts)
-        """The number of rows. Counting those of a base that stands for a part of its groups reads pages of it."""
+        self.all_groups: Final = all_key_groups(max_parallelism)
+        self.num_new: int | None = None
+        """How many of its rows have a key that no layer below has, once that is counted (`Layers`)."""
 
-    def __len__(self) -> int:
-        return self.count
+    @cached_property
+    def count(self) -> int:
+        """The number of rows. Counting those of a base that stands for a part of its groups reads pages of it."""
+        return sum(self._live_rows(each) for each in self.parts)
 
     def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
         """The rows of those keys that are there. Raises as `RunPart.read`."""

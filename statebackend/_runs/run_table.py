@@ -6,14 +6,18 @@ the overlay, so that everything else works as on a table in memory.
     overlay    rows that the runs do not have as they are: they stay until a base has them
                rows as the runs have them: the least recently used leave at a drain, if memory is short
     gone       keys that a run may have, and that are there no more: until a base is without them
-    a key is   in the overlay, else not there if it is gone, else in the runs
+    a key is   in the overlay, else not there if it is gone, else in the newest layer of the runs that has it
+
+No layer has a key that has gone since, and nothing newer than a layer forgets what is gone: only a base, which takes in
+all layers.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
+from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.columns import Flags, Integers
 from statebackend._codec.xxh64 import Hashes
@@ -23,6 +27,8 @@ from statebackend._columns.growable import GROWTH, FixedColumn, StringColumn, gr
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema, stored_columns
+from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys
+from statebackend._runs.layers import Layers
 from statebackend._runs.merged_runs import MergedRuns
 from statebackend._runs.page_map import PageMap, PlacedPart, TakesRuns
 from statebackend._tables.key_groups import OwnedKeys
@@ -31,11 +37,6 @@ from statebackend._tables.table import TableSize
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import MiB
 
-UNKNOWN: Final = 0
-IN_RUNS: Final = 1
-IN_NO_RUN: Final = 2
-AS_IN_RUNS: Final = -1
-"""When a row changed, of one that was read from the runs."""
 ROW_BYTES: Final = 48
 """Of a row in the overlay, beside its columns and keys: hash, index, flags, when it changed and was used."""
 
@@ -59,19 +60,18 @@ class RunTable(ColumnTable, TakesRuns):
         self.epoch = 0
         """Number of copies made so far."""
         self._memory_bytes = memory_bytes
-        self._runs = PageMap(max_parallelism=keys.max_parallelism)
+        self._runs = Layers()
         self._runs_epoch = AS_IN_RUNS  # what changed until then is in the runs
         self._changed_at: Integers = np.zeros(0, np.int64)
         self._used_at: Integers = np.zeros(0, np.int64)
         self._origins = np.zeros(0, np.uint8)
         self._origin = UNKNOWN  # of rows that are added
-        self._gone = KeyRows(key_columns(schema), keys, hash_keys)
-        self._gone_at: Integers = np.zeros(0, np.int64)
-        self._gone_origins = np.zeros(0, np.uint8)
+        self._gone = GoneKeys(KeyRows(key_columns(schema), keys, hash_keys))
+        self._num_new: int | None = None  # of a copy: how many keys that changed are in no run, if that is known
         self._now = 0  # counts look-ups
         self._streams = 0  # iterations over all rows under way
         self._cursor = 0  # the key group that the window is at in the runs
-        self._windowed: PageMap | None = None  # what `_window_runs` goes over
+        self._windowed: Layers | None = None  # what `_window_runs` goes over
         self._window_runs: Iterator[tuple[ColumnChanges, int]] = iter(())
 
     rows_leave = True
@@ -82,7 +82,7 @@ class RunTable(ColumnTable, TakesRuns):
         keys = keys if isinstance(keys, HashedKeys) else self.hashed(keys)
         rows = super().find(keys)
         missing = np.flatnonzero(rows < 0)
-        if len(missing) and len(self._runs):
+        if len(missing) and self._runs:
             self._load(keys, missing, rows)
         self._now += 1
         self._used_at[rows[rows >= 0]] = self._now
@@ -99,7 +99,7 @@ class RunTable(ColumnTable, TakesRuns):
 
     def find_one(self, key: object) -> int | None:
         row = super().find_one(key)
-        if row is None or row >= 0 or not len(self._runs):
+        if row is None or row >= 0 or not self._runs:
             return row
         return None  # `find` reads it from the runs
 
@@ -108,18 +108,17 @@ class RunTable(ColumnTable, TakesRuns):
         self._check_rows(rows, len(rows))
         # A base that is being written of a copy may have the key, too.
         left = rows if self._is_copied else rows[self._origins[rows] != IN_NO_RUN]
-        if self._is_copied or len(self._runs):
-            self._go(self._rows.keys(left), self._rows.hashes(left), self._origins[left])
+        if self._is_copied or self._runs:
+            self._gone.add(self._rows.keys(left), self._rows.hashes(left), self._origins[left], self.epoch)
         super().drop(rows)
 
     @property
     def num_rows(self) -> int:
-        if not len(self._runs):
+        if not self._runs:
             return super().num_rows
         self._settle_origins()
-        live, gone = self._rows.live(), self._gone.live()
-        over = np.count_nonzero(self._origins[live] == IN_RUNS) + np.count_nonzero(self._gone_origins[gone] == IN_RUNS)
-        return len(live) + len(self._runs) - int(over)
+        over = self._count_of(IN_RUNS)
+        return len(self._rows) + len(self._runs) - over
 
     def pieces(self) -> Iterator[Integers]:
         """The rows of the overlay, then those of the runs: each piece leaves it again when the next one is asked for.
@@ -132,7 +131,7 @@ class RunTable(ColumnTable, TakesRuns):
         self._streams += 1
         try:
             yield mine
-            for changes, _ in self._runs.stream(self._owned.key_groups):
+            for changes, _ in self._runs.stream(self._owned.key_groups, self._described):
                 rows, loaded = self._pulled(changes, is_mine)
                 looked_up = self._now
                 yield rows
@@ -144,10 +143,10 @@ class RunTable(ColumnTable, TakesRuns):
     def window(self, count: int) -> Integers:
         found = [super().window(count)]
         nobodys = np.zeros(0, np.bool_)
-        while count > 0 and len(self._runs):
+        while count > 0 and self._runs:
             if self._windowed is not self._runs:  # other runs: on from the same key group
                 span = KeyGroupRange(max(self._cursor, self._owned.key_groups.first), self._owned.key_groups.last)
-                self._windowed, self._window_runs = self._runs, self._runs.stream(span)
+                self._windowed, self._window_runs = self._runs, self._runs.stream(span, self._described)
             changes, _ = next(self._window_runs, (None, 0))
             if changes is None:
                 self._windowed, self._cursor = None, 0
@@ -164,18 +163,21 @@ class RunTable(ColumnTable, TakesRuns):
         self._shrink()
         return iter(drained)
 
+    def apply(self, changes: Changes) -> None:
+        super().apply(changes)
+        if len(self._gone) and isinstance(changes, ColumnChanges) and changes.hashes is not None:
+            gone = self._gone.rows.find(changes.key_parts, changes.hashes)  # such rows are added without a look
+            self._gone.forget(np.unique(gone[gone >= 0]))
+
     def size(self) -> TableSize:
-        if not len(self._runs):
+        if not self._runs:
             return super().size()
         own = super().size()
-        live = self._rows.live()
-        unknown = np.count_nonzero(self._origins[live] == UNKNOWN) + np.count_nonzero(
-            self._gone_origins[self._gone.live()] == UNKNOWN
-        )
-        if not unknown and not any(isinstance(each, StringColumn) for each in self._columns.values()):
+        is_known = not self._count_of(UNKNOWN) and self._runs.is_counted
+        if is_known and not any(isinstance(each, StringColumn) for each in self._columns.values()):
             width = sum(each.dtype.itemsize for each in self._columns.values() if isinstance(each, FixedColumn))
             return TableSize(self.num_rows, self.num_rows * width)
-        keys = self.num_rows if not unknown else own.keys + len(self._runs)
+        keys = self.num_rows if is_known else own.keys + self._runs.rows
         stored = sum(each.part.head.pages * each.part.head.page_bytes for each in self._runs.parts)
         return TableSize(keys, own.size_bytes + stored, self)
 
@@ -183,42 +185,80 @@ class RunTable(ColumnTable, TakesRuns):
     def has_too_many_changes(self) -> bool:
         if self._memory_used() <= self._memory_bytes // 2:
             return False
-        live = self._rows.live()
-        changed = np.count_nonzero(self._changed_at[live] > self._runs_epoch)
+        changed = np.count_nonzero(self._which_changed(self._rows.live()))
         return bool(changed * self._row_bytes() > self._memory_bytes // 2)
+
+    @property
+    def has_too_many_drops(self) -> bool:
+        return len(self._gone) * ROW_BYTES + self._gone.rows.key_bytes > self._memory_bytes // 4
 
     @property
     def groups_in_no_run(self) -> frozenset[int]:
         live = self._rows.live()
-        return frozenset(np.unique(self.groups(live[self._changed_at[live] > self._runs_epoch])).tolist())
+        return frozenset(np.unique(self.groups(live[self._which_changed(live)])).tolist())
 
     def attach(self, parts: Sequence[PlacedPart]) -> None:
-        self._runs = PageMap([*self._runs.parts, *parts], max_parallelism=self._owned.max_parallelism)
+        layer = self._map(parts)
+        if len(self._gone):
+            self._gone.are_dropped_below(layer.which(self._gone.keys()))
+        self._runs = Layers([*self._runs.maps, layer])
 
-    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], epoch: int) -> None:
-        # Everything that had changed by then is in the runs now.
-        kept = [left for each in self._runs.parts if (left := each.without(key_groups)) is not None]
-        self._runs = PageMap([*kept, *parts], max_parallelism=self._owned.max_parallelism)
+    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: Self) -> None:
+        # Everything that had changed by then is in the base now, and what the layers had, too.
+        over = [left for each in self._runs.maps[1:] for part in each.parts if (left := part.without(key_groups))]
+        assert not over, "a base has all that layers have"
+        kept = [left for each in self._runs.maps[:1] for part in each.parts if (left := part.without(key_groups))]
+        self._look_up_in([self._map([*kept, *parts])], copied.epoch)
+        self._gone.forget_until(self._runs_epoch)
+        self._gone.forget_origins(since=self._runs_epoch)
+
+    def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: Self) -> None:
+        below = self._runs.maps[:layer]
+        found = self._map(parts)
+        takes_in_none = layer >= len(self._runs.maps)
+        found.num_new = copied._num_new if takes_in_none else None
+        self._gone.forget_origins(since=copied.epoch if takes_in_none else AS_IN_RUNS - 1)
+        missing = [self._map()] * (layer - len(below))
+        self._look_up_in([*below, *missing, found], copied.epoch)
+
+    def _look_up_in(self, maps: Sequence[PageMap], epoch: int) -> None:
+        self._runs = Layers(maps)
         self._runs_epoch = max(self._runs_epoch, epoch)
         live = self._rows.live()
-        is_in_runs = self._changed_at[live] <= self._runs_epoch
-        self._origins[live] = np.where(is_in_runs, IN_RUNS, UNKNOWN)
-        gone = self._gone.live()
-        is_over = self._gone_at[gone] <= self._runs_epoch
-        self._forget_gone(gone[is_over])
-        self._gone_origins[gone[~is_over]] = UNKNOWN
+        self._origins[live] = np.where(self._which_changed(live), UNKNOWN, IN_RUNS)
 
     def copy(self) -> Self:
         copied = super().copy()
-        copied._runs = self._runs
+        copied._runs, copied._runs_epoch = self._runs, self._runs_epoch
+        copied._changed_at = self._changed_at.copy()
         copied._gone = self._gone.copy()
+        live = self._rows.live()
+        origins = self._origins[live[self._which_changed(live)]]
+        copied._num_new = None if (origins == UNKNOWN).any() else int(np.count_nonzero(origins == IN_NO_RUN))
         copied.epoch = self.epoch
         self.epoch += 1
         return copied
 
     def placed(self, wanted: WantedEntries) -> Placed:
         """As for all tables; rows come in pages."""
-        return MergedRuns(self._described, self._rows, self._columns, wanted, gone=self._gone, runs=self._runs)
+        return self.placed_over(wanted, 0)
+
+    def placed_over(self, wanted: WantedEntries, layer: int) -> Placed:
+        return MergedRuns(
+            self._described,
+            self._rows,
+            self._columns,
+            wanted,
+            is_changed=self._changed_at > self._runs_epoch,
+            gone=self._gone.rows,
+            runs=self._runs,
+            first=layer,
+        )
+
+    def dropped(self, state_id: int, layer: int) -> Iterator[Changes]:
+        # Of a layer that takes in no other, those below have the earlier drops.
+        since = self._runs_epoch if layer >= len(self._runs.maps) else None
+        return self._gone.drops(state_id, self._described, since=since)
 
     # -------------------------------------------------------------------------------------------------------- inside
 
@@ -227,10 +267,17 @@ class RunTable(ColumnTable, TakesRuns):
         """True if runs may still be made of a copy."""
         return self.epoch - 1 > self._runs_epoch
 
+    def _map(self, parts: Sequence[PlacedPart] = ()) -> PageMap:
+        return PageMap(parts, max_parallelism=self._owned.max_parallelism)
+
+    def _which_changed(self, rows: Integers) -> Flags:
+        """For each of these rows, if the runs do not have it as it is."""
+        is_changed: Flags = self._changed_at[rows] > self._runs_epoch
+        return is_changed
+
     def _load(self, keys: HashedKeys, missing: Integers, rows: Integers) -> None:
         """Put the rows of `missing` keys into the overlay, those that the runs have, and their numbers into `rows`."""
-        if len(self._gone):
-            missing = missing[self._gone.find(*keys.taken(missing)) < 0]
+        missing = missing[~self._gone.which(keys.taken(missing))]
         wanted = keys.taken(missing)
         for found in self._runs.find(wanted):
             chosen = wanted.taken(found.numbers)
@@ -247,8 +294,7 @@ class RunTable(ColumnTable, TakesRuns):
         assert changes.hashes is not None
         keys = HashedKeys(changes.key_parts, changes.hashes)
         rows = self._rows.find(*keys)
-        if len(self._gone):
-            rows[(self._gone.find(*keys) >= 0) & (rows < 0)] = -2
+        rows[self._gone.which(keys) & (rows < 0)] = -2
         missing = np.flatnonzero(rows == -1)
         some = changes.taken(missing)
         if len(missing):
@@ -271,10 +317,10 @@ class RunTable(ColumnTable, TakesRuns):
         rows, is_new = super()._find_or_add(parts, hashes)
         if len(self._gone) and is_new.any():
             new = np.flatnonzero(is_new)
-            gone = self._gone.find(taken(parts, new), hashes[new])
+            gone = self._gone.rows.find(taken(parts, new), hashes[new])
             back = gone >= 0
-            self._origins[rows[new[back]]] = self._gone_origins[gone[back]]
-            self._forget_gone(np.unique(gone[back]))
+            self._origins[rows[new[back]]] = self._gone.origins[gone[back]]
+            self._gone.forget(np.unique(gone[back]))
         self._changed_at[rows] = self.epoch
         return rows, is_new
 
@@ -292,37 +338,27 @@ class RunTable(ColumnTable, TakesRuns):
         super()._touch(rows)
 
     def _drop_keys(self, parts: Parts, hashes: Hashes) -> None:
-        if len(hashes) and (self._is_copied or len(self._runs)):
-            self._go(parts, hashes, UNKNOWN)
+        if len(hashes) and (self._is_copied or self._runs):
+            self._gone.add(parts, hashes, UNKNOWN, self.epoch)
         super()._drop_keys(parts, hashes)
-
-    def _go(self, parts: Parts, hashes: Hashes, origins: Any) -> None:
-        if not len(hashes):
-            return
-        used = self._gone.used
-        gone, is_new = self._gone.find_or_add(parts, hashes)
-        self._gone_at = grown(self._gone_at, used, self._gone.used)
-        self._gone_origins = grown(self._gone_origins, used, self._gone.used)
-        self._gone_at[gone] = self.epoch
-        self._gone_origins[gone[is_new]] = origins if isinstance(origins, int) else origins[is_new]
-
-    def _forget_gone(self, gone: Integers) -> None:
-        if len(gone):
-            self._gone.remove(gone)
-            self._gone.release(gone)
 
     def _settle_origins(self) -> None:
         """Look up in the runs those keys of which it is not known if a run has them."""
-        for rows, origins in ((self._rows, self._origins), (self._gone, self._gone_origins)):
+        for rows, origins in ((self._rows, self._origins), (self._gone.rows, self._gone.origins)):
             live = rows.live()
             unknown = live[origins[live] == UNKNOWN]
             if len(unknown):
                 there = self._runs.which(HashedKeys(rows.keys(unknown), rows.hashes(unknown)))
                 origins[unknown] = np.where(there, IN_RUNS, IN_NO_RUN)
 
+    def _count_of(self, origin: int) -> int:
+        """The number of keys in the overlay, and of gone ones, with this origin."""
+        both = self._origins[self._rows.live()], self._gone.origins[self._gone.rows.live()]
+        return sum(int(np.count_nonzero(each == origin)) for each in both)
+
     def _which_leave(self, rows: Integers) -> Flags:
         """Flags of rows that are there, and as the runs have them."""
-        leave: Flags = self._rows.which_live(rows) & (self._changed_at[rows] <= self._runs_epoch)
+        leave: Flags = self._rows.which_live(rows) & ~self._which_changed(rows)
         return leave & ~self._is_touched[rows]
 
     def _evict(self, rows: Integers) -> None:
@@ -333,7 +369,7 @@ class RunTable(ColumnTable, TakesRuns):
 
     def _shrink(self) -> None:
         over = self._memory_used() - self._memory_bytes
-        if over <= 0 or not len(self._runs):
+        if over <= 0 or not self._runs:
             return
         live = self._rows.live()
         rows = live[self._which_leave(live)]

@@ -9,8 +9,6 @@ import msgspec
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.serializers import is_serializer
-from statebackend._runs.open_base import OpenBase
-from statebackend._runs.page_map import PlacedPart, TakesRuns, in_order
 from statebackend._state.declarations import StateDeclarations
 from statebackend._state.descriptors import Declaration, declaration_of, described
 from statebackend._state.kinds.every_kind import KeyedState
@@ -22,6 +20,7 @@ from statebackend._state.kinds.operator_state import (
     as_mode,
     mode_of,
 )
+from statebackend._state.states_in_runs import StatesInRuns
 from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend._state.time.job_timers import JobTimers
 from statebackend._state.time.ttl import TimeToLive, apply
@@ -93,6 +92,7 @@ class KeyedStates(StateDeclarations):
         }
         if owners is None and key_groups == all_key_groups(max_parallelism):
             owners = [key_groups]
+        self.runs: Final = StatesInRuns(self._tables)
         self._operator = OperatorStates(key_groups, self._descriptors.values(), reported, owners)
         self._declared: dict[str, KeyedState[Any, Any] | ColumnarState] = {}
         self.job_timers: Final = JobTimers(self.clock, self._descriptors, self._declared, self._tables, self._keys)
@@ -227,54 +227,6 @@ class KeyedStates(StateDeclarations):
             state.forget()
         for table in self._tables.values():
             table.forget()
-
-    def attach_runs(self, bases: Sequence[OpenBase]) -> int:
-        """Have the tables look up in the pages of these bases, before changes since are applied. Blocks on the disk.
-
-        Rows in pages that are not in order, as when the number of key groups was changed, are applied instead; returns
-        how many. Raises as `replay`.
-        """
-        applied = 0
-        for state_id in sorted({part.state_id for each in bases for part in each.file.parts}):
-            table = self._tables.get(state_id)
-            if table is None:
-                raise DataError("a base has a state that its commit does not describe", state_id=state_id)
-            placed: list[PlacedPart] = []
-            for each in bases:
-                parts = each.parts_of(state_id)
-                if parts and isinstance(table, TakesRuns) and in_order(parts):
-                    placed += (PlacedPart(part, each.base.key_groups, each.is_whole) for part in parts)
-                    continue
-                for part in parts:
-                    if (rows := each.rows(part)) is not None:
-                        table.apply(rows)
-                        applied += rows.records
-            if isinstance(table, TakesRuns):
-                table.attach(placed)
-        return applied
-
-    def replace_runs(self, bases: Sequence[OpenBase], key_groups: frozenset[int], snapshot: StatesSnapshot) -> None:
-        """Have the tables look up in these bases, which were made of `key_groups` of the snapshot."""
-        for state_id, table in self._tables.items():
-            if isinstance(table, TakesRuns):
-                parts = [
-                    PlacedPart(part, each.base.key_groups, each.is_whole)
-                    for each in bases
-                    for part in each.parts_of(state_id)
-                ]
-                copied = snapshot.tables.get(state_id)
-                if isinstance(copied, TakesRuns):  # or the state was declared later
-                    table.replace(parts, key_groups, copied.epoch)
-
-    @property
-    def want_base(self) -> bool:
-        """True if a table has so many changes that are in no run that they should go into one."""
-        return any(isinstance(table, TakesRuns) and table.has_too_many_changes for table in self._tables.values())
-
-    def groups_in_no_run(self) -> frozenset[int]:
-        """The key groups of rows that should be in runs, and are in none."""
-        tables = [table for table in self._tables.values() if isinstance(table, TakesRuns)]
-        return frozenset[int]().union(*(table.groups_in_no_run for table in tables))
 
     def ahead(self, parts: Iterator[Changes]) -> Iterator[Changes]:
         """Do what a replay of these changes needs no state for, in any thread: columns are decoded and hashed.

@@ -29,17 +29,22 @@ class StatesSnapshot:
         """
         yield from self.placed(groups, pause).changes(sorted(groups))
 
-    def placed(self, groups: frozenset[int], pause: Callable[[], None] = lambda: None) -> "PlacedStates":
-        """The entries of these key groups, to be read group by group.
+    def placed(
+        self,
+        groups: frozenset[int],
+        pause: Callable[[], None] = lambda: None,
+        placed: Callable[[Table, WantedEntries], Placed | None] = lambda table, wanted: table.placed(wanted),
+    ) -> "PlacedStates":
+        """The entries of these key groups, to be read group by group; or those of each table that it has `placed`.
 
         `pause` is called before each step here and later, some milliseconds apart.
         """
         wanted = sorted(groups)
-        tables = [
-            table.placed(WantedEntries(state_id, self._keys, wanted, self._is_live.get(state_id), pause))
+        found = [
+            placed(table, WantedEntries(state_id, self._keys, wanted, self._is_live.get(state_id), pause))
             for state_id, table in self.tables.items()
         ]
-        return PlacedStates(tables, pause)
+        return PlacedStates([each for each in found if each is not None], pause)
 
 
 class PlacedStates:

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from statebackend._backend.sweeping import open_sweep
-from statebackend._checkpoint.materialization.tiers import members
+from statebackend._checkpoint.materialization.tiers import members_in
 from statebackend._checkpoint.put_budget import MONTH_S
 from statebackend._codec.commit import Commit
 from statebackend._log.mirror_steps import MirrorStep, newest_steps
@@ -153,7 +153,7 @@ def _range_row(part: RangeState) -> RangeRow:
         key_groups=str(part.key_groups),
         bases=len(part.all_bases),
         base_bytes=sum(map(_live_bytes, part.all_bases)),
-        change_sets=sum(map(members, part.changelog)),
+        change_sets=members_in(part.changelog),
         changelog_bytes=sum(handle.length for handle in part.changelog),
         operator_bytes=sum(len(cell) for reported in part.operator for cell in reported.elements),
     )

@@ -21,11 +21,11 @@ def stored(directory: Path, frames: Iterable, number: int = 0, compression: str 
 
 
 def bases_of(
-    table, owned, directory: Path, groups: Sequence[int], *, segment_bytes_max: int = 1 << 20
+    table, owned, directory: Path, groups: Sequence[int], *, segment_bytes_max: int = 1 << 20, layer: int = 0
 ) -> list[tuple[OpenRun, tuple[KeyGroupRange, ...]]]:
-    """The bases that a copy of a table makes of these groups, open."""
+    """The bases that a copy of a table makes of these groups, open; or the pages of a `layer`."""
     wanted = WantedEntries(0, owned, sorted(groups))
-    placed = table.placed(wanted)
+    placed = table.placed_over(wanted, layer)
     found = []
     changes = (each for group in sorted(groups) for each in placed.changes(KeyGroupRange(group, group)))
     for number, piece in enumerate(pack(changes, groups, segment_bytes_max=segment_bytes_max)):
@@ -36,8 +36,12 @@ def bases_of(
 
 def take_over(table: RunTable, copy: RunTable, files, groups: Iterable[int]) -> None:
     """Have the table look up in the bases of that copy of it."""
-    parts = [PlacedPart(part, key_groups, is_whole=True) for file, key_groups in files for part in file.parts]
-    table.replace(parts, frozenset(groups), copy.epoch)
+    table.replace(parts_of(files), frozenset(groups), copy)
+
+
+def parts_of(files) -> list[PlacedPart]:
+    """What a table attaches of these files."""
+    return [PlacedPart(part, key_groups, is_whole=True) for file, key_groups in files for part in file.parts]
 
 
 def flush(table: RunTable, owned, directory: Path, groups: Sequence[int] | None = None, **bounds) -> None:

@@ -51,7 +51,7 @@ def test_keys_of_one_order_lie_over_many_pages(tmp_path: Path, hashes: int) -> N
     flush(table, OWNED, tmp_path)
     list(table.drain(0))
     assert len(table._rows) == 0
-    assert len(table._runs._fences) > 5
+    assert len(table._runs.maps[0]._fences) > 5
     asked = [*texts, "key", "key 600", "none"]
     assert found_in(table, asked) == texts
     table.drop(table.find(pa.array(["key 7"])))

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.change_sets.parts import decode_parts, encode_parts
 from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.table_schema import table_schema
 from statebackend._runs.run_table import RunTable
@@ -17,50 +20,104 @@ from statebackend.ids import all_key_groups
 from tests.columns.column_types import array
 from tests.columns.states import base_of
 from tests.columns.test_table_model import GROUPS, Content, TableMachine, plain
-from tests.runs.flushing import bases_of, take_over
+from tests.runs.flushing import bases_of, parts_of, take_over
 
 OWNED = OwnedKeys(all_key_groups(GROUPS), GROUPS)
 
 
+class Begun(NamedTuple):
+    """A copy that a base is made of, or that layer, and how much was drained by then."""
+
+    copy: RunTable
+    layer: int
+    logged: int
+
+
 class RunTableMachine(TableMachine):
-    """Bases are written of copies, and taken over at once, later, or never. Next to nothing stays in memory."""
+    """Bases and layers are written of copies, and taken over at once, later, or never.
+
+    Next to nothing stays in memory. `stored` is what a commit would list of them, `log` what was drained.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
-        self.begun: RunTable | None = None
+        self.begun: Begun | None = None
+        self.stored: list[tuple[list, list[ColumnChanges]]] = []  # files, and the drops that belong to them
+        self.stored_to = 0  # how much of the log they stand for
+        self.log: list[ColumnChanges] = []
 
     def teardown(self) -> None:
         """The files are closed by then."""
         self.directory.cleanup()
 
-    def empty(self) -> ColumnTable:
+    def empty(self) -> RunTable:
         """A table of this schema."""
         schema = table_schema(pa.schema(self.types), self.key_type)
         return RunTable(schema, OWNED, hash_keys=self.hash_keys, memory_bytes=1)
 
     @rule()
-    def begin_base(self) -> None:
-        """A base is begun when everything is drained."""
+    def drain(self) -> None:
+        """What is drained is logged, and a replica applies it."""
+        if drained := list(self.of.drain(3)):
+            found = [cast("ColumnChanges", each) for each in decode_parts(encode_parts(drained))]
+            self.log += found
+            for changes in found:
+                self.replica.apply(changes)
+        self.check(self.replica, self.model)
+
+    @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """A base or a layer is begun when everything is drained."""
         if self.begun is None:
             self.drain()
             assert isinstance(self.of, RunTable)
-            self.begun = self.of.copy()
+            layer = data.draw(st.integers(0, len(self.stored)))
+            self.begun = Begun(self.of.copy(), layer, len(self.log))
 
     @rule(gives_up=st.sampled_from([False, False, True]), size=st.sampled_from([1, 1 << 20]))
-    def end_base(self, gives_up: bool, size: int) -> None:
+    def end(self, gives_up: bool, size: int) -> None:
         """It is in a commit now, or could not be written."""
         if self.begun is not None and not gives_up:
             assert isinstance(self.of, RunTable)
-            files = bases_of(self.begun, OWNED, Path(self.directory.name), range(GROUPS), segment_bytes_max=size)
-            take_over(self.of, self.begun, files, range(GROUPS))
+            copy, layer, logged = self.begun
+            directory = Path(self.directory.name)
+            files = bases_of(copy, OWNED, directory, range(GROUPS), segment_bytes_max=size, layer=layer)
+            drops = list(copy.dropped(0, layer)) if layer else []
+            if layer:
+                self.of.put_layer(parts_of(files), layer, copy)
+            else:
+                take_over(self.of, copy, files, range(GROUPS))
+            self.stored, self.stored_to = [*self.stored[:layer], (files, drops)], logged
         self.begun = None
 
-    @rule()
-    def write_base(self) -> None:
+    @rule(data=st.data())
+    def write(self, data: st.DataObject) -> None:
         """At once."""
-        self.begin_base()
-        self.end_base(gives_up=False, size=1 << 20)
+        self.begin(data)
+        self.end(gives_up=False, size=1 << 20)
+
+    @rule()
+    def restart(self) -> None:
+        """Another process looks up in what is stored, and applies what was logged since; and so in memory alone."""
+        self.drain()
+        again = self.empty()
+        schema = table_schema(pa.schema(self.types), self.key_type)
+        in_memory = ColumnTable(schema, OWNED, hash_keys=self.hash_keys)
+        for files, drops in self.stored:
+            for changes in drops:
+                again.apply(changes)
+                in_memory.apply(changes)
+            again.attach(parts_of(files))
+            for file, _ in files:
+                for part in file.parts:
+                    in_memory.apply(file.changes(part))
+        for changes in self.log[self.stored_to :]:
+            again.apply(changes)
+            in_memory.apply(changes)
+        self.check(in_memory, self.model)
+        self.check(again, self.model)
+        self.of, self.begun, self.copies = again, None, []
 
     @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from statebackend._checkpoint.materialization.tiers import members
+from statebackend._checkpoint.materialization.layers import first_to_merge, tail
+from statebackend._checkpoint.materialization.tiers import members_in
 from statebackend.errors import MaterializationError
 from statebackend.ids import Base, KeyGroupRange, RangeState, RocksDBBase
 
@@ -64,18 +65,35 @@ class BaseSchedule:
             ) from self._failure
 
     def is_due(
-        self, committed: RangeState, now_s: float, *, in_files: bool, due: bool = False, opening: bool = False
+        self,
+        committed: RangeState,
+        now_s: float,
+        *,
+        in_files: bool,
+        in_layers: bool = False,
+        due: bool = False,
+        opening: bool = False,
     ) -> bool:
         """True if bases of what is committed should be written now.
 
-        `in_files`: they would be RocksDB's files, and not entries. `due`: they are due by another schedule; only the
-        pause after a failure is heeded. `opening`: all of it was just read.
+        `in_files`: they would be RocksDB's files, and not entries. `in_layers`: what changes may go into a layer
+        instead. `due`: they are due by another schedule; only the pause after a failure is heeded. `opening`: all of it
+        was just read.
         """
         interval_is_over = self._triggers.interval_s > 0 and self._interval_ends_s <= now_s
         due = due or is_due(
-            committed, self._triggers, interval_is_over=interval_is_over, in_files=in_files, opening=opening
+            committed,
+            self._triggers,
+            interval_is_over=interval_is_over,
+            in_files=in_files,
+            in_layers=in_layers,
+            opening=opening,
         )
         return due and now_s >= self._pause_ends_s
+
+    def first_to_merge(self, committed: RangeState) -> int | None:
+        """The first layer that a new one takes in; `None` if it is time for a base."""
+        return first_to_merge(committed, ratio=self._triggers.changelog_ratio, base_bytes=_base_bytes(committed))
 
     def begin_interval(self, now_s: float) -> None:
         """Count the interval from now."""
@@ -107,22 +125,27 @@ def is_due(
     *,
     interval_is_over: bool,
     in_files: bool = False,
+    in_layers: bool = False,
     opening: bool = False,
 ) -> bool:
     """True if a trigger asks for bases of `state`. Never without a changelog: there is nothing to replace.
 
-    `in_files`: the bases would be RocksDB's files. `opening`: all of the state was just read.
+    `in_files`: the bases would be RocksDB's files. `in_layers`: layers count for nothing, since nobody replays them,
+    and what is behind them is not compared with the bases, since it is not those that are written. `opening`: all of
+    the state was just read.
     """
+    if in_layers:
+        state = msgspec.structs.replace(state, changelog=tuple(tail(state.changelog)))
     if not state.changelog:
         return False
     handles_max = min(triggers.handles_max, OPENING_HANDLES_MAX) if opening else triggers.handles_max
-    if interval_is_over or 0 < handles_max <= sum(map(members, state.changelog)):
+    if interval_is_over or 0 < handles_max <= members_in(state.changelog):
         return True
     if triggers.changelog_ratio == 0:
         return False
     log_bytes, limit_bytes = (
         sum(handle.length for handle in state.changelog),
-        triggers.changelog_ratio * _base_bytes(state),
+        0.0 if in_layers else triggers.changelog_ratio * _base_bytes(state),
     )
     return log_bytes >= max(triggers.changelog_bytes_min, limit_bytes) or _is_long(
         state, triggers, log_bytes, limit_bytes, in_files=in_files

@@ -27,7 +27,9 @@ from anyio.abc import TaskGroup
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.fetch import Fetched
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
-from statebackend._checkpoint.materialization.bases import Bases, base_of, key_groups_to_write, pack
+from statebackend._checkpoint.materialization.bases import Bases, key_groups_to_write
+from statebackend._checkpoint.materialization.entry_bases import EntryBases
+from statebackend._checkpoint.materialization.layer_writer import LayerWriter
 from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._checkpoint.materialization.tiers import Neighbours
@@ -75,7 +77,8 @@ class BaseWriter:
         merging: ChangeSetMerging,
         schedule: BaseSchedule,
         *,
-        segment_bytes_max: int,
+        entries: EntryBases,
+        layers: LayerWriter,
         changed: Iterable[int],
         rocksdb: RocksDBBases | None = None,
         runs: RunFiles | None = None,
@@ -87,8 +90,9 @@ class BaseWriter:
         self._states = states
         self._rocksdb = rocksdb
         self._runs = runs
-        self._opened: tuple[Sequence[OpenBase], StatesSnapshot] | None = None  # of `_bases`, for the tables
-        self._entries = EntryBases(scheduler, segment_bytes_max=segment_bytes_max, threads=threads)
+        self._take_over: Callable[[], None] | None = None  # has the tables look up in `_bases`
+        self._entries = entries
+        self._layers = layers
         self._threads = threads
         self._scheduler = scheduler
         self._merging = merging
@@ -147,13 +151,21 @@ class BaseWriter:
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE:
             return
-        is_due = partial(self._schedule.is_due, committed, now_s, in_files=rocksdb is not None, opening=opening)
+        in_layers = rocksdb is None and self._runs is not None
+        is_due = partial(
+            self._schedule.is_due, committed, now_s, in_files=rocksdb is not None, in_layers=in_layers, opening=opening
+        )
         by_triggers = is_due(due=due or self._cannot_merge)
-        if not by_triggers and not (self._states.want_base and is_due(due=True)):
+        if not by_triggers and not (self._states.runs.want_base and is_due(due=True)):
             if not opening:
                 self._begin_merge(committed.changelog)
             return
         handles = len(committed.changelog)
+        if in_layers and (first := self._first_to_merge(committed)) is not None:
+            every = key_groups_to_write(self._changed, committed.bases)
+            write = partial(self._write_layer, self._states.snapshot(), committed, first, every)
+            self._start(partial(self._run, write, frozenset()))
+            return
         # Here, not in the task: soon the states are no longer the commit's.
         if rocksdb is not None:
             key_groups = frozenset(self._states.key_groups)
@@ -170,6 +182,11 @@ class BaseWriter:
                     "bases are due, since changed rows take half of table_memory_bytes: key_groups=%d",
                     len(key_groups),
                 )
+
+    def _first_to_merge(self, committed: RangeState) -> int | None:
+        """The first layer that a new one takes in; `None` where it has to be a base."""
+        can = self._states.runs.can_take_layer and not self._cannot_merge
+        return self._schedule.first_to_merge(committed) if can else None
 
     def _begin_merge(self, changelog: Sequence[ChangeSetHandle]) -> None:
         if (place := self._merging.due(changelog)) is not None:
@@ -197,9 +214,9 @@ class BaseWriter:
         if bases is not None and bases is self._bases:
             if self._rocksdb is not None and bases.rocksdb is not None:
                 self._rocksdb.confirmed(bases.rocksdb)
-            if self._opened is not None:
-                self._states.replace_runs(self._opened[0], bases.key_groups, self._opened[1])
-                self._opened = None
+            if self._take_over is not None:
+                self._take_over()
+                self._take_over = None
             self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
 
     def refused(self, bases: Bases | None) -> None:
@@ -268,16 +285,40 @@ class BaseWriter:
 
     async def _write_entries(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> Bases:
         bases = await self._entries.write(snapshot, key_groups, handles, self._uploaded, self._pause)
-        if self._runs is not None:  # now, in the background: a damaged copy is no base
-            opened: list[OpenBase] = []
-
-            async def take(_: Base, found: Fetched[OpenBase]) -> None:
-                found.content.file.forget_others()  # the states have them
-                opened.append(found.content)
-
-            await in_order(bases.written, self._runs.open, take, concurrency_max=OPENED_AT_ONCE)
-            self._opened = opened, snapshot
+        if self._runs is not None:
+            opened = await self._open(self._runs, bases.written)
+            self._take_over = partial(self._states.runs.replace, opened, key_groups, snapshot)
         return bases
+
+    async def _write_layer(
+        self, snapshot: StatesSnapshot, committed: RangeState, first: int, key_groups: frozenset[int]
+    ) -> Bases:
+        assert self._runs is not None
+        found = await self._layers.write(
+            snapshot,
+            committed.changelog,
+            first,
+            key_groups=key_groups,
+            in_runs=self._states.runs.ids,
+            uploaded=self._uploaded,
+            pause=self._pause,
+        )
+        if found is None:  # too much else has changed: a base is made of what there is, and reads no changes
+            return await self._write_entries(snapshot, key_groups, len(committed.changelog))
+        opened = await self._open(self._runs, found.segments)
+        self._take_over = partial(self._states.runs.put_layer, opened, first + 1, snapshot)
+        return found.bases
+
+    async def _open(self, runs: RunFiles, bases: Sequence[Base]) -> Sequence[OpenBase]:
+        """Open them now, in the background: a damaged copy is no base."""
+        opened: list[OpenBase] = []
+
+        async def take(_: Base, found: Fetched[OpenBase]) -> None:
+            found.content.file.forget_others()  # the states have them
+            opened.append(found.content)
+
+        await in_order(bases, runs.open, take, concurrency_max=OPENED_AT_ONCE)
+        return opened
 
     async def _write_files(
         self, rocksdb: RocksDBBases, begun: RocksDBBaseFiles, key_groups: frozenset[int], handles: int
@@ -333,38 +374,7 @@ class BaseWriter:
     def _discard(self) -> None:
         if self._rocksdb is not None and self._bases is not None and self._bases.rocksdb is not None:
             self._rocksdb.discarded(self._bases.rocksdb)
-        self._opened = None
+        self._take_over = None
         if self._uploaded:
             self._discarded = self._scheduler.discard(self._uploaded)
             self._uploaded = []
-
-
-class EntryBases:
-    """Writes bases of entries: encodes them in a thread, and uploads segments of about `segment_bytes_max`."""
-
-    def __init__(self, scheduler: UploadScheduler, *, segment_bytes_max: int, threads: WorkerThreads) -> None:
-        self._scheduler = scheduler
-        self._segment_bytes_max = segment_bytes_max
-        self._threads = threads
-
-    async def write(
-        self,
-        snapshot: StatesSnapshot,
-        key_groups: frozenset[int],
-        handles: int,
-        uploaded: list[UploadedSegment],
-        pause: Callable[[], None],
-    ) -> Bases:
-        """Make every entry of `key_groups` durable, as of a commit with `handles` handles in its changelog.
-
-        `pause` is called in the thread again and again: it lets others run, or raises to end the call. Whatever was
-        stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
-        """
-        written: list[Base] = []
-        pieces = pack(snapshot.changes(key_groups, pause), key_groups, segment_bytes_max=self._segment_bytes_max)
-        while (piece := await self._threads.background(next, pieces, None)) is not None:
-            found = await self._scheduler.upload_alone(piece.frames, pause)
-            uploaded.append(found)
-            written.append(base_of(piece, found.primary))
-        only_primary = frozenset(found.primary.key for found in uploaded if found.local is None)
-        return Bases(tuple(written), key_groups, handles, only_primary)

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from statebackend._checkpoint.materialization.tiers import ChangeSetId
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend._codec.change_sets.paged_changes import is_paged
 from statebackend.ids import (
@@ -107,18 +108,23 @@ def base_segment_bytes(in_flight_bytes_max: int) -> int:
     return min(SEGMENT_BYTES_MAX, in_flight_bytes_max // 4)
 
 
-def pack(changes: Iterable[Changes], key_groups: Iterable[int], *, segment_bytes_max: int) -> Iterator[Piece]:
+def pack(
+    changes: Iterable[Changes], key_groups: Iterable[int], *, segment_bytes_max: int, merged: ChangeSetId | None = None
+) -> Iterator[Piece]:
     """Cut the entries of `key_groups`, which come in the order of their groups, into segments.
 
     Neighbouring groups that come together, state after state, stay together. A segment ends with a key group, so that a
     group lies in one base only; it exceeds `segment_bytes_max` by at most those that came together, and ends earlier
     with a large group that it begins with. Each segment is yielded before the next is begun, so one at a time is in
     memory. No entries, no segments.
+
+    `merged`: the id of the change set that these are pieces of, if they are no bases. Each piece is one frame then, or
+    few, since a commit lists them.
     """
     groups = sorted(key_groups)
     frames: list[ChangeSet] = []
     size_bytes, reached = 0, -1
-    for frame in _frames(changes):
+    for frame in _frames(changes, segment_bytes_max, merged):
         border = frame.key_groups.first
         is_alone = bool(frames) and frames[0].key_groups.first == reached
         enough = min(ALONE_BYTES_MIN, segment_bytes_max) if is_alone else segment_bytes_max
@@ -137,20 +143,22 @@ def base_of(piece: Piece, segment: Handle) -> Base:
     return Base(segment, piece.key_groups, sum(map(len, piece.key_groups)))
 
 
-def _frames(changes: Iterable[Changes]) -> Iterator[ChangeSet]:
+def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSetId | None) -> Iterator[ChangeSet]:
     """Rows in pages have frames of their own: these are not compressed."""
     number, size_bytes, reached = 0, 0, -1
+    # Frames of a layer are listed by commits, so they are few, and end with a key group where that is possible.
+    enough, most = (FRAME_BYTES_MIN, FRAME_BYTES_MAX) if merged is None else (segment_bytes_max, 2 * segment_bytes_max)
     frame: list[Changes] = []
     for each in changes:
-        is_full = size_bytes >= (FRAME_BYTES_MIN if each.span.first > reached else FRAME_BYTES_MAX)
+        is_full = size_bytes >= (enough if each.span.first > reached else most)
         if is_full or (frame and is_paged(each) != is_paged(frame[0])):
-            yield change_set(LOG_ID, SequenceNumber(number), frame)
+            yield change_set(*(merged or (LOG_ID, SequenceNumber(number))), frame)
             number, size_bytes, frame = number + 1, 0, []
         frame.append(each)
         size_bytes += each.size_bytes
         reached = max(reached, each.span.last)
     if frame:
-        yield change_set(LOG_ID, SequenceNumber(number), frame)
+        yield change_set(*(merged or (LOG_ID, SequenceNumber(number))), frame)
 
 
 def _groups_of(base: Base | RocksDBBase) -> set[int]:

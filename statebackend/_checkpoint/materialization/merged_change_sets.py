@@ -1,6 +1,6 @@
 """Merges neighbouring change sets of a changelog into one: reads them, and uploads all their changes as one segment."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -11,8 +11,8 @@ from statebackend._codec.change_sets.changes import Changes, change_set
 from statebackend.abc import UploadedSegment
 from statebackend.ids import ChangeSetHandle
 
-ReadChanges = Callable[[Sequence[ChangeSetHandle]], Awaitable[Sequence[Changes] | None]]
-"""Reads the changes of some change sets, in order; `None` if they are too large for that."""
+ReadChanges = Callable[[Sequence[ChangeSetHandle], Collection[int]], Awaitable[Sequence[Changes] | None]]
+"""Reads the changes of some change sets, in order, but for those of some states; `None` if they are too many."""
 
 
 class ChangeSetMerging:
@@ -44,7 +44,7 @@ class ChangeSetMerging:
         as for `EntryBases.write`. Raises as `Restore.read`, and what an upload raises.
         """
         merged = changelog[place.first : place.end]
-        changes = await self._read(merged)
+        changes = await self._read(merged, ())
         if changes is None:
             self._too_large |= frozenset(merged)
             return None

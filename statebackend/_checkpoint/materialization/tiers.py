@@ -11,10 +11,13 @@ of the next, so a change is written again once per tier, and a changelog of n ch
 in each of log(n) tiers. What has `FULL_BYTES` is full, and is not written again. Neighbours that reach it together are
 merged even if they are few, and what lies before a full one, where nothing is added any more, is merged at once: so a
 changelog has at most two handles for each `FULL_BYTES`, mostly one, and a bounded number more.
+
+Sorted change sets, which lie in layers (`layers`), are merged ones too, of other rules: here they are left alone.
 """
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from statebackend.ids import ChangeSetHandle, SequenceNumber
@@ -22,8 +25,12 @@ from statebackend.settings import MiB
 
 FULL_BYTES: Final = 4 * MiB
 """Stored bytes from which a change set is not merged any more: to fetch it takes longer than to ask for it."""
-_MERGED: Final = re.compile(r"\+([0-9]{1,9}) (.*)", re.DOTALL)
+_MERGED: Final = re.compile(r"\+([0-9]{1,9})([sr]?) (.*)", re.DOTALL)
 """A merged log id. No writer has one: writers are named after their key groups."""
+PAGES: Final = "s"
+"""The mark of a merged change set with rows in pages, sorted."""
+REST: Final = "r"
+"""The mark of one with what its members have beside such rows."""
 
 ChangeSetId = tuple[str, SequenceNumber]
 """Log id and sequence number. It stays when a change set moves from a contribution into a commit."""
@@ -44,13 +51,31 @@ def members(handle: ChangeSetHandle) -> int:
 def last_id(handle: ChangeSetHandle) -> ChangeSetId:
     """The id of the change set that the handle points to; of a merged one, that of its last member."""
     found = _merged(handle)
-    return (handle.log_id if found is None else found[2]), handle.sequence_number
+    return (handle.log_id if found is None else found[3]), handle.sequence_number
 
 
-def merged_id(handles: Sequence[ChangeSetHandle]) -> ChangeSetId:
+def is_merged(handle: ChangeSetHandle) -> bool:
+    """False for a change set as its writer has logged it."""
+    return _merged(handle) is not None
+
+
+def mark_of(handle: ChangeSetHandle) -> str:
+    """`PAGES` or `REST` of a change set that lies in a layer, empty for others."""
+    return "" if (found := _merged(handle)) is None else found[2]
+
+
+def members_in(changelog: Iterable[ChangeSetHandle]) -> int:
+    """How many change sets these stand for. Each of a layer says it for all of them."""
+    total = 0
+    for _, of_layer in groupby(changelog, key=lambda handle: last_id(handle) if mark_of(handle) else handle):
+        total += members(next(of_layer))
+    return total
+
+
+def merged_id(handles: Sequence[ChangeSetHandle], mark: str = "") -> ChangeSetId:
     """The id of the change set that these are merged into. There is at least one."""
     log_id, number = last_id(handles[-1])
-    return f"+{sum(map(members, handles))} {log_id}", number
+    return f"+{members_in(handles)}{mark} {log_id}", number
 
 
 def due(changelog: Sequence[ChangeSetHandle], fan_in: int, left: Container[ChangeSetHandle] = ()) -> Neighbours | None:
@@ -76,7 +101,7 @@ def _of_one_tier(
     end, tier, enough = len(changelog), 0, fan_in
     for place in reversed(range(len(changelog))):
         handle = changelog[place]
-        if handle.length >= FULL_BYTES or handle in left:
+        if handle.length >= FULL_BYTES or handle in left or mark_of(handle):
             yield Neighbours(place + 1, end), enough
             end, enough = place, 2
         elif enough == fan_in and (own := _tier(members(handle), fan_in)) > tier:

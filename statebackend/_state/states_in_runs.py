@@ -1,0 +1,124 @@
+"""Has the tables of all states that are looked up in runs take over bases and layers, and asks them what they need."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from statebackend._codec.change_sets.changes import Changes
+from statebackend._runs.open_base import OpenBase
+from statebackend._runs.page_map import PlacedPart, TakesRuns, in_order
+from statebackend._runs.run_file import RunPart
+from statebackend._tables.placed import Placed, WantedEntries
+from statebackend._tables.snapshot import StatesSnapshot
+from statebackend._tables.table import Table
+from statebackend.errors import DataError
+
+
+class StatesInRuns:
+    """`tables`: of all states, by id; also of those that are declared later."""
+
+    def __init__(self, tables: Mapping[int, Table]) -> None:
+        self._tables = tables
+        self._has_strays = False
+
+    def attach(self, files: Sequence[OpenBase], *, is_base: bool) -> int:
+        """Have the tables look up in the pages of the bases, or of the next layer over them. Blocks on the disk.
+
+        What the files hold beside pages is applied before, and newer changes later. Rows in pages that are not in
+        order, as when the number of key groups was changed, are applied instead; returns how many. Raises `DataError`
+        where a file has an unknown state.
+        """
+        applied = 0
+        runs = self._runs()
+        for state_id in sorted({*runs, *(part.state_id for each in files for part in each.file.parts)}):
+            table = self._tables.get(state_id)
+            if table is None:
+                raise DataError("a base has a state that its commit does not describe", state_id=state_id)
+            placed: list[PlacedPart] = []
+            for each in files:
+                parts = each.parts_of(state_id)
+                # What is in memory hides layers that are newer.
+                is_fit = state_id in runs and (is_base or not runs[state_id].groups_in_no_run)
+                if parts and is_fit and in_order(parts):
+                    placed += _placed(each, parts)
+                    continue
+                for part in parts:
+                    if (rows := each.rows(part)) is not None:
+                        table.apply(rows)
+                        applied += rows.records
+            if state_id in runs:
+                runs[state_id].attach(placed)
+        self._has_strays = bool(self.groups_in_no_run())
+        return applied
+
+    def replace(self, bases: Sequence[OpenBase], key_groups: frozenset[int], snapshot: StatesSnapshot) -> None:
+        """Have the tables look up in these bases, which were made of `key_groups` of the snapshot."""
+        for table, parts, copied in self._made_of(snapshot, bases):
+            table.replace(parts, key_groups, copied)
+        self._has_strays = False
+
+    def put_layer(self, files: Sequence[OpenBase], layer: int, snapshot: StatesSnapshot) -> None:
+        """Have the tables look up in these files, made of the snapshot, in place of that layer and those over it.
+
+        The bases are layer 0.
+        """
+        for table, parts, copied in self._made_of(snapshot, files):
+            table.put_layer(parts, layer, copied)
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """The states that are looked up in runs."""
+        return frozenset(self._runs())
+
+    @property
+    def want_base(self) -> bool:
+        """True if a table has so many changes, or drops, that are in no run that they should go into one."""
+        return any(each.has_too_many_changes or each.has_too_many_drops for each in self._runs().values())
+
+    @property
+    def can_take_layer(self) -> bool:
+        """True if what the bases hold of these states is all looked up there, and few enough keys are gone from it.
+
+        Otherwise a row in memory may be in a base and in no run, and nobody would remember that it was dropped.
+        """
+        runs = self._runs().values()
+        return bool(runs) and not self._has_strays and not any(each.has_too_many_drops for each in runs)
+
+    def groups_in_no_run(self) -> frozenset[int]:
+        """The key groups of rows that should be in runs, and are in none."""
+        return frozenset[int]().union(*(each.groups_in_no_run for each in self._runs().values()))
+
+    def _runs(self) -> Mapping[int, TakesRuns]:
+        return {state_id: each for state_id, each in self._tables.items() if isinstance(each, TakesRuns)}
+
+    def _made_of(
+        self, snapshot: StatesSnapshot, files: Sequence[OpenBase]
+    ) -> Iterator[tuple[TakesRuns, Sequence[PlacedPart], TakesRuns]]:
+        for state_id, table in self._runs().items():
+            copied = snapshot.tables.get(state_id)
+            if isinstance(copied, TakesRuns):  # or the state was declared later
+                yield table, [one for each in files for one in _placed(each, each.parts_of(state_id))], copied
+
+
+class NewLayer:
+    """The content of a new `layer`: of the states in runs of a snapshot, all that is not below it."""
+
+    def __init__(self, snapshot: StatesSnapshot, layer: int) -> None:
+        self._snapshot = snapshot
+        self._layer = layer
+
+    def rows(self, groups: frozenset[int], pause: Callable[[], None]) -> Iterator[Changes]:
+        """The rows of these key groups, in order, in pages. `pause`: as for `StatesSnapshot.placed`."""
+
+        def placed(table: Table, wanted: WantedEntries) -> Placed | None:
+            return table.placed_over(wanted, self._layer) if isinstance(table, TakesRuns) else None
+
+        return self._snapshot.placed(groups, pause, placed=placed).changes(sorted(groups))
+
+    def drops(self) -> Iterator[Changes]:
+        """The drops of keys that are gone."""
+        for state_id, table in self._snapshot.tables.items():
+            if isinstance(table, TakesRuns):
+                yield from table.dropped(state_id, self._layer)
+
+
+def _placed(file: OpenBase, parts: Iterable[RunPart]) -> Iterator[PlacedPart]:
+    return (PlacedPart(part, file.base.key_groups, file.is_whole) for part in parts)
