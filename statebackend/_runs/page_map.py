@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -69,6 +69,8 @@ class TakesRuns(ABC):
 
     epoch: int
     """Number of copies made so far; of a copy, which one it is."""
+    num_new: int | None
+    """Of a copy: how many keys that have changed are in no run, if that is known."""
 
     @property
     @abstractmethod
@@ -93,11 +95,11 @@ class TakesRuns(ABC):
         """
 
     @abstractmethod
-    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: Self) -> None:
+    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: "TakesRuns") -> None:
         """Have these parts in place of what there was of `key_groups`, in all layers: they were made of that copy."""
 
     @abstractmethod
-    def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: Self) -> None:
+    def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: "TakesRuns") -> None:
         """Have these parts in place of this layer and those over it: they were made of that copy."""
 
     @abstractmethod
@@ -107,6 +109,22 @@ class TakesRuns(ABC):
     @abstractmethod
     def dropped(self, state_id: int, layer: int) -> Iterator[Changes]:
         """The changes that drop what is gone from below a new `layer`. On a copy."""
+
+
+class Scratch:
+    """Memory for pages, kept from look-up to look-up: fresh memory costs as much as reading into it."""
+
+    def __init__(self) -> None:
+        self._free: Octets = np.empty(0, np.uint8)
+
+    def take(self, size_bytes: int) -> Octets:
+        """So many bytes, or more, which nobody else has."""
+        found, self._free = self._free, np.empty(0, np.uint8)
+        return found if len(found) >= size_bytes else np.empty(size_bytes, np.uint8)
+
+    def give(self, found: Octets) -> None:
+        """Take them back."""
+        self._free = found
 
 
 class _StreamedPages(NamedTuple):
@@ -121,10 +139,12 @@ class _StreamedPages(NamedTuple):
 class PageMap:
     """The pages of one state. `parts` are in order within each base."""
 
-    def __init__(self, parts: Sequence[PlacedPart] = (), *, max_parallelism: int) -> None:
+    def __init__(
+        self, parts: Sequence[PlacedPart] = (), *, max_parallelism: int, scratch: "Scratch | None" = None
+    ) -> None:
         self.parts: Final = tuple(parts)
         self._max_parallelism = max_parallelism
-        self._buffer: Octets = np.empty(0, np.uint8)
+        self._scratch = Scratch() if scratch is None else scratch
         self._parts = [each.part for each in self.parts]
         first: Integers = np.cumsum([0, *(part.head.pages for part in self._parts)])
         self._first_pages: Integers = first[:-1]
@@ -146,12 +166,9 @@ class PageMap:
             return
         largest = max(layout.page_bytes for layout in self._layouts)
         wanted = max(largest, min(READ_BYTES_MAX, len(keys.hashes) * largest))
-        # Kept from look-up to look-up: fresh memory costs as much as reading into it.
-        buffer, self._buffer = self._buffer, np.empty(0, np.uint8)
-        if len(buffer) < wanted:
-            buffer = np.empty(wanted, np.uint8)
+        buffer = self._scratch.take(wanted)
         yield from self._find(keys, buffer)
-        self._buffer = buffer
+        self._scratch.give(buffer)
 
     def _find(self, keys: HashedKeys, buffer: Octets) -> Iterator[FoundRows]:
         orders = self._orders(keys.hashes)

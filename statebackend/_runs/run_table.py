@@ -30,7 +30,7 @@ from statebackend._columns.table_schema import TableSchema, stored_columns
 from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys
 from statebackend._runs.layers import Layers
 from statebackend._runs.merged_runs import MergedRuns
-from statebackend._runs.page_map import PageMap, PlacedPart, TakesRuns
+from statebackend._runs.page_map import PageMap, PlacedPart, Scratch, TakesRuns
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.table import TableSize
@@ -67,7 +67,9 @@ class RunTable(ColumnTable, TakesRuns):
         self._origins = np.zeros(0, np.uint8)
         self._origin = UNKNOWN  # of rows that are added
         self._gone = GoneKeys(KeyRows(key_columns(schema), keys, hash_keys))
-        self._num_new: int | None = None  # of a copy: how many keys that changed are in no run, if that is known
+        self.num_new: int | None = None
+        """Of a copy: how many keys that have changed are in no run, if that is known."""
+        self._scratch = Scratch()
         self._now = 0  # counts look-ups
         self._streams = 0  # iterations over all rows under way
         self._cursor = 0  # the key group that the window is at in the runs
@@ -203,7 +205,7 @@ class RunTable(ColumnTable, TakesRuns):
             self._gone.are_dropped_below(layer.which(self._gone.keys()))
         self._runs = Layers([*self._runs.maps, layer])
 
-    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: Self) -> None:
+    def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: TakesRuns) -> None:
         # Everything that had changed by then is in the base now, and what the layers had, too.
         over = [left for each in self._runs.maps[1:] for part in each.parts if (left := part.without(key_groups))]
         assert not over, "a base has all that layers have"
@@ -212,11 +214,11 @@ class RunTable(ColumnTable, TakesRuns):
         self._gone.forget_until(self._runs_epoch)
         self._gone.forget_origins(since=self._runs_epoch)
 
-    def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: Self) -> None:
+    def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: TakesRuns) -> None:
         below = self._runs.maps[:layer]
         found = self._map(parts)
         takes_in_none = layer >= len(self._runs.maps)
-        found.num_new = copied._num_new if takes_in_none else None
+        found.num_new = copied.num_new if takes_in_none else None
         self._gone.forget_origins(since=copied.epoch if takes_in_none else AS_IN_RUNS - 1)
         missing = [self._map()] * (layer - len(below))
         self._look_up_in([*below, *missing, found], copied.epoch)
@@ -234,7 +236,7 @@ class RunTable(ColumnTable, TakesRuns):
         copied._gone = self._gone.copy()
         live = self._rows.live()
         origins = self._origins[live[self._which_changed(live)]]
-        copied._num_new = None if (origins == UNKNOWN).any() else int(np.count_nonzero(origins == IN_NO_RUN))
+        copied.num_new = None if (origins == UNKNOWN).any() else int(np.count_nonzero(origins == IN_NO_RUN))
         copied.epoch = self.epoch
         self.epoch += 1
         return copied
@@ -268,7 +270,7 @@ class RunTable(ColumnTable, TakesRuns):
         return self.epoch - 1 > self._runs_epoch
 
     def _map(self, parts: Sequence[PlacedPart] = ()) -> PageMap:
-        return PageMap(parts, max_parallelism=self._owned.max_parallelism)
+        return PageMap(parts, max_parallelism=self._owned.max_parallelism, scratch=self._scratch)
 
     def _which_changed(self, rows: Integers) -> Flags:
         """For each of these rows, if the runs do not have it as it is."""

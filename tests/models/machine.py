@@ -57,8 +57,8 @@ COUNTED = ("values", "counts", "lists", "maps", "totals", "spreads", "rows")
 SAVEPOINTS = st.sampled_from([None, None, None, "blue", "green"])
 
 
-def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
-    """Every way to open a job."""
+def plans(tables: st.SearchStrategy[Any], **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
+    """Every way to open a job, with `more` settings."""
     settings = {
         "table": tables,
         "table_memory_bytes": st.just(4 << 20),
@@ -69,6 +69,7 @@ def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
         "materialize_fan_in": st.sampled_from([0, 2, 3]),
         "restore_concurrency_max": st.sampled_from([1, 16]),
     }
+    settings |= more
     return st.builds(
         Plan,
         cuts=st.one_of(st.just(frozenset()), st.frozensets(st.integers(1, MAX_PARALLELISM - 1), max_size=HOSTS - 1)),
@@ -80,7 +81,10 @@ def plans(tables: st.SearchStrategy[Any]) -> st.SearchStrategy[Plan]:
 
 
 HEAP = plans(st.just("heap"))
-BOTH_TABLES = plans(st.sampled_from(["heap", "rocksdb", "runs"]))  # needs the extra rocksdb
+BOTH_TABLES = plans(  # needs the extra rocksdb
+    st.sampled_from(["heap", "rocksdb", "runs"]),
+    materialize_changelog_ratio=st.sampled_from([1.0, 100.0]),  # over runs, bases soon, or layers over them
+)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -88,9 +88,24 @@ def _by_edits(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
 
 
 def _by_models(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
+    machine = importlib.import_module("tests.models.machine").InMemoryMachine
+    yield from _by_machine(mutant, machine)
+
+
+def _by_runs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
+    """A file that is damaged somewhere, many times, and then a table."""
+    refuse = importlib.import_module("tests.runs.test_damaged_runs").refuse_every_flipped_bit
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        try:
+            refuse(Path(directory), step=997)
+        except AssertionError as error:
+            yield 1, error
+    yield from _by_machine(mutant, importlib.import_module("tests.runs.test_run_table_model").RunTableMachine)
+
+
+def _by_machine(mutant: Mutant, machine: Any) -> Iterator[tuple[int, BaseException]]:
     hypothesis = importlib.import_module("hypothesis")
     stateful = importlib.import_module("hypothesis.stateful")
-    machine = importlib.import_module("tests.models.machine").InMemoryMachine
     settings = hypothesis.settings(
         max_examples=ROUND,
         stateful_step_count=STEPS,
@@ -102,11 +117,12 @@ def _by_models(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
         verbosity=hypothesis.Verbosity.quiet,
     )
     for begun in range(0, mutant.tries, ROUND):
-        machine.counted.clear()
+        counted = getattr(machine, "counted", {})
+        counted.clear()
         try:
             stateful.run_state_machine_as_test(hypothesis.seed(mutant.first + begun)(machine), settings=settings)
         except Exception as error:  # noqa: BLE001  # whatever it is, it was noticed
-            yield begun + min(ROUND, machine.counted["examples"]), _first_of(error)
+            yield begun + min(ROUND, counted.get("examples", ROUND)), _first_of(error)
 
 
 def _first_of(error: BaseException) -> BaseException:
@@ -167,4 +183,5 @@ HUNTERS: Final[Mapping[Hunter, Callable[[Mutant], Iterator[tuple[int, BaseExcept
     "kills": _by_kills,
     "programs": _by_programs,
     "edits": _by_edits,
+    "runs": _by_runs,
 }

@@ -25,10 +25,11 @@ WITH_INVARIANTS = (
     "statebackend/_changelog/ledger.py",
     "tests/simulation",
     "tests/models/invariants.py",
+    "tests/runs/invariants.py",
 )
 """Files and folders that have the named invariants."""
 
-Hunter = Literal["simulation", "models", "handover", "kills", "programs", "edits"]
+Hunter = Literal["simulation", "models", "handover", "kills", "programs", "edits", "runs"]
 
 
 class Mutant(NamedTuple):

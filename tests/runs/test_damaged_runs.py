@@ -1,6 +1,7 @@
 """Whatever happens to a file of a run: an error of ours, or the right value."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from statebackend._runs.run_file import open_run
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import WantedEntries
-from statebackend.errors import CorruptSegmentError, DataError, StateBackendError, StoreUnavailableError
+from statebackend.errors import CorruptSegmentError, StateBackendError, StoreUnavailableError
 from statebackend.ids import Handle, SequenceNumber, all_key_groups
 from tests.runs.flushing import stored
+from tests.runs.invariants import assert_damage_is_refused
 
 GROUPS = all_key_groups(4)
 OWNED = OwnedKeys(GROUPS, 4)
@@ -76,15 +78,22 @@ def test_a_whole_file_has_every_row(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600 if EVERY_BYTE else 180)
 def test_every_flipped_bit_is_refused_before_its_value_is_used(tmp_path: Path) -> None:
     """At the opening, or when its page is first read. `EVERY_BYTE=1` for the long form."""
-    path, handle = segment_of(tmp_path, 300)
-    data = path.read_bytes()
-    copy, step = tmp_path / "copy", 1 if EVERY_BYTE else 53
-    for offset in range(0, len(data), step):
-        flipped = bytearray(data)
-        flipped[offset] ^= 1 << offset % 8
-        copy.write_bytes(flipped)
-        with pytest.raises(DataError):
-            read_all(copy, handle, 300)
+    refuse_every_flipped_bit(tmp_path, step=1 if EVERY_BYTE else 53)
+
+
+def refuse_every_flipped_bit(directory: Path, *, step: int) -> None:
+    """One bit in each byte, so many bytes apart."""
+    path, handle = segment_of(directory, 300)
+    data, copy = path.read_bytes(), directory / "copy"
+
+    def damaged() -> Iterator[None]:
+        for offset in range(0, len(data), step):
+            flipped = bytearray(data)
+            flipped[offset] ^= 1 << offset % 8
+            copy.write_bytes(flipped)
+            yield
+
+    assert_damage_is_refused(damaged(), lambda _: read_all(copy, handle, 300))
 
 
 def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:

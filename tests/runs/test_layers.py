@@ -23,12 +23,12 @@ class LayeredJob(Job):
     def __init__(self, directory: Path, **changes: Any) -> None:
         super().__init__(directory, **{"materialize_changelog_ratio": 1000.0, "materialize_fan_in": 2, **changes})
 
-    async def with_layers(self, count: int, keys: int = 500) -> None:
+    async def with_layers(self, count: int, keys: int = 3000) -> None:
         """A base, and so many layers over it: each is smaller than the one before, so none takes in another."""
         await self.with_a_base(keys)
         async with self.open() as backend:
             for number in range(count):
-                some = [f"k{key}" for key in range(number, keys, 2 + 3 * number)]
+                some = [f"k{key}" for key in range(number, keys, [2, 12, 100][number])]
                 self.write(backend, [*some, f"new {number}"], [f"k{number}"])
                 await self.commit(backend)
             await self.commit(backend)
@@ -64,7 +64,7 @@ async def test_what_changes_goes_into_a_layer(job: LayeredJob) -> None:
         found = [each for _, changes in decode_segment(path.read_bytes(), path.name) for each in changes]
         assert {is_paged(each) for each in found} == {mark_of(handle) == PAGES}
     async with job.open() as backend:
-        assert [each.count for each in table_of(backend)._runs.maps] == [500, 250]
+        assert [each.count for each in table_of(backend)._runs.maps] == [3000, 1500]
 
 
 @run_virtual

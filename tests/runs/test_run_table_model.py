@@ -21,6 +21,7 @@ from tests.columns.column_types import array
 from tests.columns.states import base_of
 from tests.columns.test_table_model import GROUPS, Content, TableMachine, plain
 from tests.runs.flushing import bases_of, parts_of, take_over
+from tests.runs.invariants import assert_layers_are_the_model, assert_stored_is_the_model
 
 OWNED = OwnedKeys(all_key_groups(GROUPS), GROUPS)
 
@@ -115,8 +116,8 @@ class RunTableMachine(TableMachine):
         for changes in self.log[self.stored_to :]:
             again.apply(changes)
             in_memory.apply(changes)
-        self.check(in_memory, self.model)
-        self.check(again, self.model)
+        assert_stored_is_the_model(in_memory, self.model, self.types)
+        assert_stored_is_the_model(again, self.model, self.types)
         self.of, self.begun, self.copies = again, None, []
 
     @rule(data=st.data())
@@ -144,16 +145,7 @@ class RunTableMachine(TableMachine):
 
     def check(self, found: ColumnTable, content: Content) -> None:
         """The table has these rows, each once, over all pieces."""
-        assert found.num_rows == len(content)
-        seen = set()
-        for rows in found.pieces():
-            keys = list(map(plain, found.keys(rows).to_pylist()))
-            assert not seen.intersection(keys)
-            seen.update(keys)
-            gathered = found.gather(rows)
-            for number, (name, type_) in enumerate(self.types.items()):
-                assert gathered.column(name).equals(array([content[key][number] for key in keys], type_))
-        assert seen == content.keys()
+        assert_layers_are_the_model(found, content, self.types)
 
 
 TestRunTable = RunTableMachine.TestCase

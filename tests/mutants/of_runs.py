@@ -1,0 +1,99 @@
+"""Mutants for tables over runs: a machine against dictionaries, and files that are damaged."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from tests.mutants.planting import Mutant
+
+_Over = partial(Mutant, tries=400, hunter="runs")
+
+OF_RUNS: Final[Sequence[Mutant]] = (
+    # --------------------------------------------------------------------------------- no page is believed unverified
+    _Over(
+        "a page is believed unverified",
+        "statebackend._runs.run_file",
+        "if zlib.crc32(view[number * size : (number + 1) * size]) != self.tail.checksums[page]:",
+        "if False:",
+        "assert_damage_is_refused",
+    ),
+    _Over(
+        "the checksums of pages are believed unverified",
+        "statebackend._runs.run_file",
+        "        if self._checksum() != segment.checksum:",
+        "        if False:",
+        "assert_damage_is_refused",
+    ),
+    # ------------------------------------------------------------------------------------ no key is lost between layers
+    _Over(
+        "of two layers only the newer rows are merged",
+        "statebackend._runs.merged_streams",
+        "    if not len(left):\n        return newer",
+        "    if True:\n        return newer",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "the oldest row of a key counts",
+        "statebackend._runs.layers",
+        "        for layer in reversed(self.maps):",
+        "        for layer in self.maps:",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "rows leave the memory before a run has them",
+        "statebackend._runs.run_table",
+        "self._rows.which_live(rows) & ~self._which_changed(rows)",
+        "self._rows.which_live(rows)",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "what changes while a layer is written counts as in it",
+        "statebackend._runs.run_table",
+        "        self._runs_epoch = max(self._runs_epoch, epoch)\n",
+        "        self._runs_epoch = max(self._runs_epoch, epoch + 1)\n",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "a layer has the rows of the last batch alone",
+        "statebackend._runs.run_table",
+        "            is_changed=self._changed_at > self._runs_epoch,",
+        "            is_changed=self._changed_at > max(self._runs_epoch, self.epoch - 1),",
+        "assert_stored_is_the_model",
+    ),
+    _Over(
+        "a key that is back in a newer layer stays gone",
+        "statebackend._runs.gone_keys",
+        "        self.forget(live[is_back])",
+        "",
+        "assert_stored_is_the_model",
+    ),
+    # ------------------------------------------------------------------------------------- no drop is forgotten early
+    _Over(
+        "a drop is forgotten once a layer has it",
+        "statebackend._runs.run_table",
+        "        takes_in_none = layer >= len(self._runs.maps)\n",
+        "        takes_in_none = layer >= len(self._runs.maps)\n        self._gone.forget_until(copied.epoch)\n",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "a layer that takes in others has the new drops alone",
+        "statebackend._runs.run_table",
+        "since = self._runs_epoch if layer >= len(self._runs.maps) else None",
+        "since = self._runs_epoch",
+        "assert_stored_is_the_model",
+    ),
+    _Over(
+        "a key that is dropped while a layer is written is not remembered",
+        "statebackend._runs.run_table",
+        "        left = rows if self._is_copied else rows[self._origins[rows] != IN_NO_RUN]",
+        "        left = rows[self._origins[rows] != IN_NO_RUN]",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "what is gone is merged into a base",
+        "statebackend._runs.merged_runs",
+        "            is_over[perhaps] = self._gone.find(keys, hashes[perhaps]) >= 0",
+        "            is_over[perhaps] = False",
+        "assert_layers_are_the_model",
+    ),
+)

@@ -1,0 +1,45 @@
+"""What always holds for a table over runs, by name: mutants of it are to be noticed by these."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from statebackend._columns.column_table import ColumnTable
+from statebackend.errors import DataError
+from tests.columns.column_types import array
+from tests.columns.test_table_model import Content, plain
+
+
+def assert_layers_are_the_model(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:
+    """A table has these rows, each once, over all pieces, and counts them."""
+    _assert_same(found, content, types)
+
+
+def assert_stored_is_the_model(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:
+    """So has one that was restored from what is stored: no key is lost between layers, and none comes back."""
+    _assert_same(found, content, types)
+
+
+def _assert_same(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:
+    seen = set()
+    for rows in found.pieces():
+        keys = list(map(plain, found.keys(rows).to_pylist()))
+        assert not seen.intersection(keys)
+        seen.update(keys)
+        gathered = found.gather(rows)
+        assert content.keys() >= set(keys)
+        for number, (name, type_) in enumerate(types.items()):
+            assert gathered.column(name).equals(array([content[key][number] for key in keys], type_))
+    assert seen == content.keys()
+    assert found.num_rows == len(content)
+
+
+def assert_damage_is_refused(damaged: Iterable[Any], read: Callable[[Any], None]) -> None:
+    """Each of these files is an error of ours when all of it is read: nothing of it is believed unverified."""
+    for number, each in enumerate(damaged):
+        try:
+            read(each)
+        except DataError:
+            continue
+        raise AssertionError(f"damage {number} was not noticed")
