@@ -291,7 +291,11 @@ class _Drawing:
         return msgspec.structs.replace(self.batch(), mishap="")
 
     def slip(self) -> Slip:
-        return Slip(self.chance.choice(tuple(SLIPS)), self.plain_batch())
+        batch = self.plain_batch()
+        if self.chance.random() < 0.2:  # all of it is late
+            items = tuple(msgspec.structs.replace(item, at_s=BEGIN_S - 9000.0) for item in batch.items)
+            batch = msgspec.structs.replace(batch, items=items)
+        return Slip(self.chance.choice(tuple(SLIPS)), batch)
 
     def mishap(self) -> Any:
         chance = self.chance

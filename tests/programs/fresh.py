@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.programs.drawing import FRESH, draw
 from tests.programs.running import run
+from tests.programs.surroundings import without_worker_threads
 
 SEEDS = int(os.environ.get("PROGRAMS", "300"))
 IN_A_TEST = 15
@@ -31,10 +32,11 @@ def share(number: int, shares: int = 2) -> Sequence[range]:
 
 
 def run_seeds(seeds: range) -> None:
-    """Run them. Raises what the first that fails does, with how to shrink it."""
+    """Run them without worker threads, which hunts have. Raises what the first failure raises, and how to shrink it."""
     for seed in seeds:
         try:
-            run(draw(seed))
+            with without_worker_threads():
+                run(draw(seed))
         except Exception as error:
             error.add_note(f"shrink it by: python -m tests.programs --show {seed}")
             raise

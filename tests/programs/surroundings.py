@@ -6,14 +6,18 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 from zoneinfo import ZoneInfo
 
+import anyio.lowlevel
+
 import statebackend as sb
+from statebackend import _tasks
 from statebackend.spark.executors import worker
 
 T = TypeVar("T")
@@ -27,6 +31,20 @@ def attend(work: Coroutine[Any, Any, T]) -> T:
 @cache
 def _runner(_process: int) -> asyncio.Runner:
     return asyncio.Runner()
+
+
+@contextmanager
+def without_worker_threads() -> Generator[None]:
+    """In this context loops do themselves what worker threads would do: a fifth of the work was to hand it over."""
+    with mock.patch.object(_tasks, "_pauses", _EveryLoop()):
+        yield
+
+
+class _EveryLoop:
+    """Says of every loop that it has no worker threads."""
+
+    def get(self, _loop: object) -> Callable[[], Awaitable[None]]:
+        return anyio.lowlevel.checkpoint
 
 
 class Told(sb.Observer):
