@@ -70,6 +70,8 @@ READERS = (
     "history",
     "report",
 )
+OF_KEYS = ("null key", "renamed key")
+"""Slips that must be refused wherever the clock stands: most often all of their rows are late."""
 GROUPS = (3, 128, 255, 256, 257, 32_768)
 """Numbers of key groups."""
 IN_PROCESS = tuple(reader for reader in READERS if reader != "commands")
@@ -204,7 +206,9 @@ class _Drawing:
             job = self.job()
         states = tuple(map(self.state_again, was.states))
         if chance.random() < 0.4:
-            states = (*states, self.state(len(states), was.clock))
+            state = self.state(len(states), was.clock)
+            # Not one of which owners without rows would have an empty copy: they begin all at once.
+            states = (*states, state) if state.kind != "broadcast" or not job.parallelism else states
         zone = was.zone if chance.random() < 0.6 else job.zone
         is_told = was.zone_told or zone != was.zone
         self.drawn = msgspec.structs.replace(job, states=states, times=was.times, zone=zone, zone_told=is_told)
@@ -291,11 +295,11 @@ class _Drawing:
         return msgspec.structs.replace(self.batch(), mishap="")
 
     def slip(self) -> Slip:
-        batch = self.plain_batch()
-        if self.chance.random() < 0.2:  # all of it is late
+        batch, what = self.plain_batch(), self.chance.choice(tuple(SLIPS))
+        if self.chance.random() < (0.6 if what in OF_KEYS else 0.1):
             items = tuple(msgspec.structs.replace(item, at_s=BEGIN_S - 9000.0) for item in batch.items)
             batch = msgspec.structs.replace(batch, items=items)
-        return Slip(self.chance.choice(tuple(SLIPS)), batch)
+        return Slip(what, batch)
 
     def mishap(self) -> Any:
         chance = self.chance
