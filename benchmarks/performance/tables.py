@@ -104,15 +104,11 @@ def delay(results: Sequence[Result]) -> str:
 
 def expectations(results: Sequence[Result]) -> str:
     """The misses: what was expected before, and what came out. The history has those that were kept, too."""
-    lines = [(result.benchmark, line) for result in results for line in result.lines]
-    missed = [(name, line) for name, line in lines if line.verdict == "missed"]
-    rows = (
-        f"| {line.claim} | {line.expected} | {figure(line.measured)} {line.unit} | {name} |" for name, line in missed
-    )
+    lines = [line for result in results for line in result.lines]
+    missed = [line for line in lines if line.verdict == "missed"]
+    rows = (f"| {line.claim} | {line.expected} | {figure(line.measured)} {line.unit} |" for line in missed)
     counts = f"{len(lines)} expectations, {len(missed)} missed. `nox -s bench -- history` prints all, run by run."
-    return "\n".join(
-        [counts, "", "| missed | expected | measured | benchmark |", "| --- | --- | --- | --- |", *rows, ""]
-    )
+    return "\n".join([counts, "", "| missed | expected | measured |", "| --- | --- | --- |", *rows, ""])
 
 
 def find(results: Sequence[Result], benchmark: str, what: str, **at: object) -> list[MeasuredRecord]:

@@ -348,7 +348,7 @@ def test_a_store_that_refuses_is_told(place: Place, command: str) -> None:
 def test_every_error_has_its_status(
     error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The one that `docs/how-to/sweep.md` lists."""
+    """The one that `docs/reference/command-line.md` lists."""
 
     async def fail(*_: Any) -> None:
         raise error
