@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 
@@ -70,7 +71,7 @@ async def open_counted_coordinator(
             clock=clock,
             checkpoint_id=checkpoint_id,
             savepoint=savepoint,
-            copies=readable_copies(settings, None, threads),
+            copies=partial(readable_copies, settings, None, threads),
         )
         position = await job.claim(await job.look())
         tell_passed_over(position, observer)

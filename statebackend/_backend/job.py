@@ -13,6 +13,7 @@ from statebackend._log.log_writer import LogWriter
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.position import Position, Positions, check_asked
 from statebackend._log.savepoint_markers import Savepoints
+from statebackend._log.spares import OpenCopies
 from statebackend._retry import RetryPolicy
 from statebackend._threads import WorkerThreads
 from statebackend._version import __version__
@@ -45,7 +46,7 @@ class Job:
         savepoint: str | None = None,
         at_s: float | None = None,
         any_parallelism: bool = False,
-        copies: ObjectStore | None = None,
+        copies: OpenCopies | None = None,
         unrestorable: Mapping[int, DataError] | None = None,
     ) -> None:
         self.log: Final = LogReader(primary, settings.job, threads)

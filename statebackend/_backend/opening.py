@@ -239,7 +239,7 @@ def _job_of(
         checkpoint_id=asked.checkpoint_id,
         savepoint=asked.savepoint,
         at_s=asked.at_s,
-        copies=readable_copies(asked.settings, asked.local_stores, threads),
+        copies=partial(readable_copies, asked.settings, asked.local_stores, threads),
         unrestorable=unrestorable,
     )
 

@@ -21,7 +21,7 @@ from statebackend._log.milestones import newest_until
 from statebackend._log.moments import ROUNDED_S, iso_of
 from statebackend._log.names import check_checkpoint_id, entry_key
 from statebackend._log.savepoint_markers import Savepoints
-from statebackend._log.spares import Spare, Spares
+from statebackend._log.spares import OpenCopies, Spare, Spares
 from statebackend.abc import ObjectStore
 from statebackend.errors import (
     CheckpointNotFoundError,
@@ -82,7 +82,7 @@ class Positions:
     """Finds where a job stands, over `log`, which reads it in `store`. Claims nothing, writes nothing, may be shared.
 
     `max_parallelism`: that a commit must have been made with; `None` accepts any. `fall_back_to_older`: go on from an
-    older commit where the newest is damaged. `copies`: local copies, where the primary has damaged or lost a commit.
+    older commit where the newest is damaged. `copies` opens local copies, where the primary has damaged or lost a commit.
     `unrestorable`: commits to pass over on the way to an older one, by their sequence, and why. `timeout_s`: as for
     `Savepoints`.
     """
@@ -94,7 +94,7 @@ class Positions:
         *,
         max_parallelism: int | None = None,
         fall_back_to_older: bool = False,
-        copies: ObjectStore | None = None,
+        copies: OpenCopies | None = None,
         unrestorable: Mapping[int, DataError] | None = None,
         timeout_s: float = math.inf,
     ) -> None:

@@ -8,6 +8,8 @@ a stamp of its own, and sends the same bytes each time. So the copy is the entry
 """
 
 import logging
+from collections.abc import Callable
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -27,6 +29,9 @@ from statebackend.errors import (
 
 _logger = logging.getLogger(__name__)
 
+OpenCopies = Callable[[], ObjectStore | None]
+"""Opens the local copies of a job, if it has some. Called once a commit is damaged or gone, and never again."""
+
 
 class Spare(msgspec.Struct, frozen=True):
     """A whole local copy of a commit that cannot be read in the primary. `proof`: how the log names it, if it does."""
@@ -42,12 +47,16 @@ class Spare(msgspec.Struct, frozen=True):
 
 
 class Spares:
-    """The local copies of the commits of one job. `copies` is only read; without it there are none."""
+    """The local copies of the commits of one job. What `copies` opens is only read; without it there are none."""
 
-    def __init__(self, primary: ObjectStore, log: LogReader, copies: ObjectStore | None) -> None:
+    def __init__(self, primary: ObjectStore, log: LogReader, copies: OpenCopies | None) -> None:
         self._primary: Final = primary
         self._log = log
-        self._copies = copies
+        self._open_copies = copies
+
+    @cached_property
+    def _copies(self) -> ObjectStore | None:
+        return None if self._open_copies is None else self._open_copies()
 
     async def newest(self, end: LogEnd) -> Spare | None:
         """The copy of the newest commit of a log with that end, which cannot be read; only if it is proved to be it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -88,7 +89,7 @@ async def open_job_primary(
             LogReader(scoped, settings.job, threads),
             fall_back_to_older=settings.fall_back_to_older,
             timeout_s=settings.commit_timeout_s,
-            copies=readable_copies(settings, None, threads) if reads_copies else None,
+            copies=partial(readable_copies, settings, None, threads) if reads_copies else None,
         )
         yield JobPrimary(settings, scoped, positions, threads)
 

@@ -365,7 +365,7 @@ async def spares_here(settings: Settings, primary: JobPrimary) -> list[tuple[Spa
         return []
     floor = await Savepoints(primary.store, primary.log).floor()
     last = end.sequence if end.lost is None else end.lost.sequence
-    spares = Spares(primary.store, primary.log, local)
+    spares = Spares(primary.store, primary.log, lambda: local)
     found: list[tuple[Spare, str]] = []
     for sequence in [sequence_of(info.key) async for info in local.list(COMMITS)]:
         if sequence is not None and floor <= sequence <= last:
