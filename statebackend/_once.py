@@ -11,21 +11,17 @@ REASONS_MAX: Final = 1024
 
 
 class OnceLog:
-    """Warns once for each subject and reason, and counts the others. For one event loop."""
+    """Warns once for each subject and reason. For one event loop."""
 
     def __init__(self, logger: logging.Logger) -> None:
-        self.kept_back = 0
-        """Warnings that were not logged."""
         self._logger = logger
         self._said: set[tuple[Hashable, Hashable]] = set()
 
     def warning(self, subject: Hashable, reason: Hashable, message: str, *args: object) -> None:
         """Log `message`, unless something was logged of this subject for this reason."""
-        if (subject, reason) in self._said or len(self._said) >= REASONS_MAX:
-            self.kept_back += 1
-            return
-        self._said.add((subject, reason))
-        self._logger.warning(message, *args)
+        if (subject, reason) not in self._said and len(self._said) < REASONS_MAX:
+            self._said.add((subject, reason))
+            self._logger.warning(message, *args)
 
 
 def reason_of(error: BaseException) -> Hashable:

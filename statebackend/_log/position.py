@@ -82,9 +82,9 @@ class Positions:
     """Finds where a job stands, over `log`, which reads it in `store`. Claims nothing, writes nothing, may be shared.
 
     `max_parallelism`: that a commit must have been made with; `None` accepts any. `fall_back_to_older`: go on from an
-    older commit where the newest is damaged. `copies` opens local copies, where the primary has damaged or lost a commit.
-    `unrestorable`: commits to pass over on the way to an older one, by their sequence, and why. `timeout_s`: as for
-    `Savepoints`.
+    older commit where the newest is damaged. `copies` opens local copies, where a commit is damaged or gone in the
+    primary. `unrestorable`: commits to pass over on the way to an older one, by their sequence, and why. `timeout_s`:
+    as for `Savepoints`.
     """
 
     def __init__(
