@@ -284,8 +284,7 @@ class ProcessorTester:
 
     def _table_of(self, rows: Any) -> Any:
         """The rows as a table of the schema that all batches have. Raises `InputError`."""
-        if isinstance(rows, _pa.RecordBatch):
-            rows = _pa.Table.from_batches([rows])
+        rows = _pa.Table.from_batches([rows]) if isinstance(rows, _pa.RecordBatch) else rows
         if not isinstance(rows, _pa.Table):
             rows = self._table_of_rows(list(rows))
         elif self._schema is not None and not rows.schema.equals(self._schema):
