@@ -75,11 +75,13 @@ class MirrorLog:
         self._name: Final = name
 
     async def newest(self) -> MirrorStep | None:
-        """The newest step, `None` before the first one. Raises `CorruptObjectError`."""
+        """The newest step, `None` before the first one; what nobody needs is forgotten. Raises `CorruptObjectError`."""
         while True:
             numbers = await self._numbers()
             if not numbers:
                 return None
+            for number in numbers[:-KEPT]:  # of processes that were killed before they did
+                await self._store.delete(self._key(number))
             try:
                 return await self._load(numbers[-1])
             except ObjectNotFoundError:
@@ -97,9 +99,8 @@ class MirrorLog:
         """Note that the table has it, perhaps as of a later commit that did not change it; forget what nobody needs."""
         step = msgspec.structs.replace(step, done=True)
         await self._store.put(self._key(step.number), [msgspec.json.encode(step)])
-        for number in await self._numbers():
-            if number <= step.number - KEPT:
-                await self._store.delete(self._key(number))
+        if step.number > KEPT:
+            await self._store.delete(self._key(step.number - KEPT))
         return step
 
     async def refused(self, step: MirrorStep) -> None:

@@ -69,12 +69,15 @@ class Mirroring:
         self.report = MirrorReport(name=mirror.name)
 
     async def catch_up(self) -> None:
-        """Bring the table to the newest commit. Raises what reading and the target raise; a later call goes on."""
+        """Bring the table to the commit that was the newest when its last step began; a later call goes on.
+
+        Raises what reading and the target raise.
+        """
         while await self.step():
             pass
 
     async def step(self) -> bool:
-        """Take one step; false if there was none to take. A cancelled call leaves a step that the next one takes."""
+        """Take one step; false if none is left to take. A cancelled call leaves a step that the next one takes."""
         if not self._is_known:
             await self._find()
         newest = (await self._primary.find()).commit
@@ -95,9 +98,12 @@ class Mirroring:
             self._anew, self._begun = self._anew or "a sweep was faster", None
             return True
         self._swept = 0
+        is_at_newest = self._at is not None and (self._at.sequence, self._at.stamp) == (newest.sequence, newest.stamp)
+        if is_at_newest:
+            self._fresh_s = self._clock.monotonic()
         seconds = 0.0 if not planned.behind else self._clock.monotonic() - self._fresh_s
         self._observer.mirror_lagged(self._mirror.name, commits=planned.behind, seconds=seconds)
-        return moved
+        return moved and not is_at_newest
 
     # -------------------------------------------------------------------------------------------------- where it stands
 

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,9 +16,12 @@ from statebackend._codec.change_sets.changes import Changes, of_kind
 from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.state_change import Operation
+from statebackend._codec.columns import Flags
 from statebackend._codec.commit import Commit
+from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import Array, DataType, RecordBatch, Schema, pa
-from statebackend._columns.keys import hash_parts, taken
+from statebackend._columns.key_rows import KeyRows
+from statebackend._columns.keys import Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema
 from statebackend._reading.rows.layouts import (
     KEY,
@@ -28,7 +32,7 @@ from statebackend._reading.rows.layouts import (
     MapLayout,
     groups_array,
 )
-from statebackend._reading.rows.merged_rows import ChosenRows, Merge, StoredRows, groups_of, key_rows
+from statebackend._reading.rows.merged_rows import ChosenRows, HashBits, Merge, StoredRows, groups_of, key_rows
 from statebackend._state.kinds import list_state, map_state
 from statebackend._tables.heap import cell_of
 from statebackend._tables.key_groups import OwnedKeys
@@ -52,6 +56,13 @@ class Changed(NamedTuple):
     has_values: bool = True
 
 
+class _KeysOfPart(NamedTuple):
+    """The keys of one part, in columns."""
+
+    parts: Parts
+    hashes: Hashes
+
+
 class ChangedCells(Merge):
     """For the kinds with one cell per key."""
 
@@ -72,24 +83,57 @@ class ChangedCells(Merge):
 
 
 class ChangedRows(Merge):
-    """For columnar states."""
+    """For columnar states. Within one part keys differ; those of several are told apart by their hashes, as a rule."""
 
     def __init__(self, schema: TableSchema, keys: OwnedKeys) -> None:
-        self._seen = key_rows(schema, keys)
+        self._open_rows = partial(key_rows, schema, keys)
+        self._seen: KeyRows | None = None
+        """Once two parts may have the same key."""
+        self._may_be_seen = HashBits()
+        self._last: _KeysOfPart | None = None
+        """Not noted yet: mostly no other part follows."""
+        self._noted: list[_KeysOfPart] = []
 
     def newer(self, changes: Changes) -> Iterator[Changed]:
         found = of_kind(changes, ColumnChanges)
         parts = found.key_parts
-        hashes = hash_parts(parts) if found.hashes is None else found.hashes
-        is_new = self._seen.find(parts, hashes) < 0
-        self._seen.find_or_add(taken(parts, is_new), hashes[is_new])
-        places = np.flatnonzero(is_new)
+        keys = _KeysOfPart(parts, hash_parts(parts) if found.hashes is None else found.hashes)
+        places = np.flatnonzero(self._are_new(keys))
         for type_, some in ((DELETE, places[places >= found.sets]), (UPDATE, places[places < found.sets])):
             if len(some):
-                yield Changed(type_, ChosenRows(found.taken(some), None), has_values=type_ == UPDATE)
+                rows = found if len(some) == found.records else found.taken(some)
+                yield Changed(type_, ChosenRows(rows, None), has_values=type_ == UPDATE)
+
+    def _are_new(self, keys: "_KeysOfPart") -> Flags:
+        """True for each that no newer part has."""
+        if self._last is not None:
+            self._may_be_seen.add(self._last.hashes)
+            self._noted.append(self._last)
+        self._last = keys
+        are_new = np.ones(len(keys.hashes), np.bool_)
+        maybe = np.flatnonzero(self._may_be_seen.has(keys.hashes))  # few, as a rule
+        hashes = keys.hashes[maybe]
+        if self._seen is None:
+            if not any(_has_any(each.hashes, hashes) for each in self._noted):
+                return are_new
+            self._seen = self._open_rows()
+        for each in self._noted:
+            self._seen.find_or_add(each.parts, each.hashes)
+        self._noted.clear()
+        are_new[maybe] = self._seen.find(taken(keys.parts, maybe), hashes) < 0
+        return are_new
 
     def base(self, changes: Changes) -> Iterator[Changed]:
         raise AssertionError("a commit's own changes are in no base")
+
+
+def _has_any(hashes: Hashes, few: Hashes) -> bool:
+    """True if one of the few is among the hashes."""
+    if not len(few):
+        return False
+    ordered = np.sort(few)
+    places = np.minimum(np.searchsorted(ordered, hashes), len(few) - 1)
+    return bool((ordered[places] == hashes).any())
 
 
 class ChangedEntries(Merge):

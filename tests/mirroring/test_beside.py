@@ -1,5 +1,7 @@
 """A mirror beside a stream: it keeps up, and whatever happens to it, the stream goes on and somebody is told."""
 
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from statebackend._mirroring.keeping_up import run_mirror
 from statebackend._mirroring.target import MirrorMark
 from statebackend.cli import OK, WRONG_CALL, main
 from statebackend.observers import Metrics
-from statebackend.testing import run_virtual
+from statebackend.testing import Fail, FaultyStore, run_virtual
 from statebackend.testing.virtual_time import VirtualClock
 from tests.log.swept import HOUR_S
 from tests.mirroring.listed import Listed
@@ -137,3 +139,24 @@ async def test_another_one_goes_on_between_two_looks_at_where_it_stands(others: 
     report = await job.mirror(target)
     assert report.anew == ()
     assert target.rows == await job.state()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("form", ["table", "log"])
+async def test_killed_at_every_request_to_the_primary(form: Any, moment: Any) -> None:
+    """From any of them on, nothing is answered any more; the next one ends with the state, and leaves two steps."""
+    job, target = Job(), Listed()
+    await job.commit({"a": EWR, "b": JFK})
+    for nth in count(1):
+        await job.commit({"a": Leg("LGA", nth), "b": None if nth % 2 else JFK})
+        death = Fail(nth=nth, onwards=True, moment=moment)
+        is_dead = True
+        with suppress(sb.StateBackendError):
+            await job.mirror(target, form=form, store=FaultyStore(job.store, [death]))
+            is_dead = False
+        await job.mirror(target, form=form)
+        assert target.rows == await job.state()
+        assert len([info async for info in job.store.list("fleet/mirrors/")]) <= 3
+        if not is_dead:
+            break
+    assert nth > 10

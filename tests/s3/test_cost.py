@@ -46,3 +46,21 @@ async def test_a_small_checkpoint_is_one_put_and_is_priced(
             assert info.requests == len(proxy.requests) - before == puts
             assert info.usd == pytest.approx(puts * usd)
             assert info.usd_month > info.usd
+
+
+@pytest.mark.parametrize(("inline", "per_commit"), [(None, 1), (0, 2)])
+async def test_the_log_of_a_key_reads_each_commit_once(
+    by_proxy: Settings, proxy: FaultProxy, inline: int | None, per_commit: int
+) -> None:
+    """As the server sees it: its entry, and its segment where the entry does not carry the changes itself."""
+    commits = 150
+    settings = msgspec.structs.replace(by_proxy, inline_bytes_max=inline, materialize_fan_in=0)
+    async with sb.open_backend(settings) as backend:
+        for number in range(1, commits + 1):
+            backend.value_state("n", int).update({"ada": number, "bob": number})
+            await backend.checkpoint(number)
+    before = len(proxy.requests)
+    found = await sb.history_of(settings, "n", "ada")
+    assert len(found.changes) == commits
+    sent = len(proxy.requests) - before
+    assert commits * per_commit <= sent <= commits * per_commit + 20  # the others find the end of the log

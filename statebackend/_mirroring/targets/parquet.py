@@ -21,13 +21,27 @@ import msgspec
 
 from statebackend._backend.stores import open_store, open_threads
 from statebackend._columns.arrow import RecordBatch, pa
-from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, newest_view
+from statebackend._mirroring.target import (
+    BATCH_ID,
+    CHECKPOINT_ID,
+    COMMITTED_AT,
+    GENERATION,
+    OP,
+    MirrorMark,
+    MirrorRows,
+    MirrorTable,
+    MirrorTarget,
+    newest_view,
+)
+from statebackend._reading.rows.layouts import KEY_GROUP
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import InputError, MirrorSchemaError, ObjectExistsError
 from statebackend.settings import Settings
 
 FILE_ROWS_MAX: Final = 1_000_000
 MIRROR_KEY: Final = b"statebackend.mirror"
+_ALIKE: Final = [GENERATION, OP, CHECKPOINT_ID, BATCH_ID, COMMITTED_AT, KEY_GROUP]
+"""Columns with few values. In those of the state a dictionary costs more than it saves: zstd finds what comes again."""
 _NO_ROWS: Final[list[RecordBatch]] = []
 _FINAL: Final = re.compile(r"(\d{12})\.parquet")
 
@@ -82,11 +96,11 @@ class ParquetTarget(MirrorTarget):
 
     async def write(self, rows: MirrorRows) -> None:
         name, part = f"{rows.number:012d}", 0
-        if await self._store.head(f"{name}.parquet") is not None:
-            return
         files = _files(rows.batches())
         batches = await self._threads.cpu(next, files, _NO_ROWS)
         while following := await self._threads.cpu(next, files, _NO_ROWS):
+            if not part and await self._store.head(f"{name}.parquet") is not None:
+                return
             await self._put(f"{name}-{part:05d}-{secrets.token_hex(4)}.parquet", batches, rows)
             batches, part = following, part + 1
         try:
@@ -101,7 +115,7 @@ class ParquetTarget(MirrorTarget):
     def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> bytes:
         schema = batches[0].schema.with_metadata({MIRROR_KEY: mirror_id.encode()})
         file = io.BytesIO()
-        with _parquet().ParquetWriter(file, schema, compression=self._compression) as writer:
+        with _parquet().ParquetWriter(file, schema, compression=self._compression, use_dictionary=_ALIKE) as writer:
             writer.write_table(pa.Table.from_batches(list(batches)).cast(schema))
         return file.getvalue()
 

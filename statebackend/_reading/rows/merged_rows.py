@@ -123,7 +123,7 @@ class NewestRows(Merge):
     def __init__(self, schema: TableSchema, keys: OwnedKeys, wanted: Parts | None) -> None:
         self._types = [each.type for each in schema.keys]
         self._seen = key_rows(schema, keys)
-        self._may_be_seen = _HashBits()
+        self._may_be_seen = HashBits()
         self._wanted: KeyRows | None = None
         if wanted is not None:
             self._wanted = key_rows(schema, keys)
@@ -162,7 +162,7 @@ class NewestRows(Merge):
             yield ChosenRows(found, chosen)
 
 
-class _HashBits:
+class HashBits:
     """A bit for each value of the upper bits of a hash. In 1 MiB, so that it stays in the processor's cache."""
 
     _BITS: Final = 23
