@@ -1,4 +1,4 @@
-"""Mutants for edits of stopped jobs: clones, transformations, erasures."""
+"""Mutants for edits of stopped jobs: seeds, clones, transformations, erasures."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,6 +6,38 @@ from typing import Final
 from tests.mutants.planting import Mutant
 
 OF_EDITS: Final[Sequence[Mutant]] = (
+    Mutant(
+        "a job that has a state is seeded",
+        "statebackend._upkeep.seeding.seed",
+        "if position.newest is not None or position.base is not None:",
+        "if False:",
+        "assert_a_seed_is_the_first_commit",
+        hunter="edits",
+    ),
+    Mutant(
+        "of a key that comes twice the first row always counts",
+        "statebackend._upkeep.seeding.duplicates",
+        'is_kept[before if duplicates == "last" else place] = False',
+        "is_kept[place] = False",
+        "assert_has_just_what_was_done_to_it",
+        hunter="edits",
+    ),
+    Mutant(
+        "a seed writes its newest run alone",
+        "statebackend._upkeep.seeding.sorted_runs",
+        "found = rows_of(runs, window)",
+        "found = rows_of(runs[-1:], window)",
+        "assert_has_just_what_was_done_to_it",
+        hunter="edits",
+    ),
+    Mutant(
+        "a key that comes twice is looked for in one run",
+        "statebackend._upkeep.seeding.sorted_runs",
+        "if may_repeat([run.hashes_in(place) for run in runs]):",
+        "if any(may_repeat([run.hashes_in(place)]) for run in runs):",
+        "assert_has_just_what_was_done_to_it",
+        hunter="edits",
+    ),
     Mutant(
         "a clone points at the names that its source has",
         "statebackend._upkeep.offline.copied_objects",

@@ -1,4 +1,6 @@
-"""Jobs that are cloned, transformed, erased from and swept in any order, killed at any request: judged by dictionaries.
+"""Jobs that are seeded, cloned, transformed, erased from and swept in any order, killed at any request.
+
+They are judged by dictionaries.
 
 Beside the stream nothing runs here, unlike in `world.py`: these are edits of stopped jobs, and what is looked for is a
 job that has got too much or too little by what was done to it, to its source or to its clones; and for
@@ -10,8 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import pytest
 
 import statebackend as sb
+from statebackend._upkeep.seeding import sorted_runs
 from statebackend.errors import InputError, StateBackendError
 from statebackend.testing import CrashStore, run_virtual
 from tests import invariants
@@ -44,7 +48,9 @@ class Edited:
         await self.batch("job-0")
         for _ in range(steps):
             job = self.chance.choice(sorted(self.jobs))
-            await self.chance.choice((self.batch, self.batch, self.clone, self.transform, self.erase, self.sweep))(job)
+            await self.chance.choice(
+                (self.batch, self.batch, self.seed, self.clone, self.transform, self.erase, self.sweep)
+            )(job)
             for each in self.jobs:
                 await self.assert_has_just_what_was_done_to_it(each)
             if self.mirroring.random() < 0.5:
@@ -72,6 +78,28 @@ class Edited:
         except InputError:
             return False
         return True
+
+    async def seed(self, job: str) -> None:
+        """Make a job of the rows of this one, in runs of a few, of which some keys come twice."""
+        name, kept, rows = f"job-{len(self.jobs)}", self.chance.choice(("first", "last")), dict[str, Any]()
+        for state in ("left", "right"):
+            mine = [(key.removeprefix(f"{state} "), found) for key, found in self.jobs[job].items() if state in key]
+            twice = [(key, [-1]) for key, _ in mine if self.chance.random() < 0.3]
+            rows[state] = mine + twice if kept == "first" else twice + mine
+
+        def states(backend: Any) -> None:
+            for state in rows:
+                backend.list_state(state, int)
+
+        async def call(store: sb.ObjectStore) -> None:
+            await sb.seed(self.settings(name), states, rows, duplicates=kept, store=store)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sorted_runs, "RUN_ROWS", self.chance.randint(1, 9))
+            patch.setattr("statebackend._upkeep.seeding.sources.PAIRS_AT_ONCE", self.chance.randint(1, 3))
+            await self.mortal(call)  # false: it had happened, and nobody heard of it
+            self.jobs[name] = {key: list(found) for key, found in self.jobs[job].items()}
+            await self.assert_a_seed_is_the_first_commit(name, states)
 
     async def clone(self, job: str) -> None:
         name = f"job-{len(self.jobs)}"
@@ -160,6 +188,15 @@ class Edited:
     def assert_table_is_the_state(self, found: Rows, expected: Rows, which: str) -> None:
         """However far behind the mirror was, and whatever was done to the job since."""
         assert found == expected, f"the table of {which} has {found} instead of {expected}"
+
+    async def assert_a_seed_is_the_first_commit(self, job: str, states: Any) -> None:
+        """A job that has a state is not seeded."""
+        refused = False
+        try:
+            await sb.seed(self.settings(job), states, {"left": {"nobody": [0]}}, store=self.store.open())
+        except InputError:
+            refused = True
+        assert refused, job
 
     def assert_no_two_became_one(self, job: str, *, collides: bool) -> None:
         """A transformation that was not refused has lost no key."""
