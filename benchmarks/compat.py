@@ -8,6 +8,7 @@ that is too old only the refusal is checked.
 """
 
 import argparse
+import asyncio
 import faulthandler
 import json
 import os
@@ -25,6 +26,8 @@ import statebackend as sb
 from statebackend.errors import SettingsError
 
 README: Final = Path(__file__).parents[1] / "README.md"
+CHECKPOINTS: Final = Path(__file__).parents[1] / "tests" / "spark" / "checkpoints"
+"""By the release of Spark that wrote them."""
 PROGRAM_ROWS: Final = 1000
 """Rows that each run of the README's program takes."""
 BOUND_S: Final = 240
@@ -145,6 +148,26 @@ def read_stream(job: Job) -> None:
     job.check(sorted(found), [(0, "JFK", 1), (0, "SFO", 1), (1, "JFK", 2)])
 
 
+def importing(job: Job) -> None:
+    """The state of queries of Spark's, from checkpoints of this release and of those before."""
+    for kept in sorted(CHECKPOINTS.iterdir()):
+        if tuple(map(int, kept.name.split("."))) > tuple(map(int, version("pyspark").split(".")[:2])):
+            continue
+        settings = sb.Settings(job=kept.name, primary=job.settings.primary)
+        states = {"variables": {"state": "counts", "timeouts": None}, "session": job.spark}
+        asyncio.run(sb.spark.import_checkpoint(settings, _counted, f"file://{kept}/groups", **states))
+        table = sb.read_state(settings, "counts").read_all()
+        found = {
+            key: dict(value)["n"]
+            for key, value in zip(*(table[name].to_pylist() for name in ("key", "value")), strict=True)
+        }
+        job.check(found, {"k0": 4, "k1": 3, "k2": 3})
+
+
+def _counted(backend: Any) -> None:
+    backend.value_state("counts", dict[str, Any])
+
+
 def metadata(job: Job) -> None:
     """The states and the commits of the job."""
     job.run()
@@ -160,6 +183,7 @@ CHECKS: Final[Mapping[str, Callable[[Job], None]]] = {
     "reader, batch": read_batch,
     "reader, stream": read_stream,
     "reader, metadata": metadata,
+    "import": importing,
 }
 
 

@@ -1,4 +1,4 @@
-"""The state of a query of Spark's becomes the first state of a job. Each checkpoint names the release that wrote it."""
+"""The state of a query of Spark's becomes the first state of a job, whichever release wrote its checkpoint."""
 
 import operator
 import shutil
@@ -13,15 +13,17 @@ from pyspark.sql import SparkSession
 import statebackend as sb
 from statebackend.errors import InputError
 
-CHECKPOINTS = Path(__file__).parent / "checkpoints" / "4.3"
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+RELEASES = sorted(path.name for path in CHECKPOINTS.iterdir())
+NEWEST = RELEASES[-1]
 pytestmark = pytest.mark.spark
 
 
-def checkpoint_at(directory: Path, name: str) -> Path:
+def checkpoint_at(directory: Path, name: str, release: str = NEWEST) -> Path:
     """A copy of a stored checkpoint. Spark notes in it where its schemas lie."""
-    copy = directory / name
-    if not copy.exists() and (CHECKPOINTS / name).exists():
-        shutil.copytree(CHECKPOINTS / name, copy)
+    copy, kept = directory / name, CHECKPOINTS / release / name
+    if not copy.exists() and kept.exists():
+        shutil.copytree(kept, copy)
         for noted in copy.glob("state/*/_metadata/v2/*"):
             noted.write_bytes(noted.read_bytes().replace(b"file:/checkpoint", f"file:{copy}".encode()))
     return copy
@@ -32,10 +34,10 @@ def settings_of(directory: Path) -> sb.Settings:
 
 
 def imported(
-    spark: SparkSession, directory: Path, states: Any, checkpoint: str, **options: Any
+    spark: SparkSession, directory: Path, states: Any, checkpoint: str, *, release: str = NEWEST, **options: Any
 ) -> sb.reports.SeedReport:
     async def run() -> sb.reports.SeedReport:
-        path = f"file://{checkpoint_at(directory, checkpoint)}"
+        path = f"file://{checkpoint_at(directory, checkpoint, release)}"
         return await sb.spark.import_checkpoint(settings_of(directory), states, path, session=spark, **options)
 
     return anyio.run(run)
@@ -61,10 +63,15 @@ class Transform:
         self.timers = backend.timers("timers", "processing")
 
 
-def test_variables_of_transform_with_state(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("release", "parallelism"), [(NEWEST, 3), *((each, None) for each in RELEASES)])
+def test_variables_of_transform_with_state(
+    spark: SparkSession, tmp_path: Path, release: str, parallelism: int | None
+) -> None:
     """Values, lists, maps, a time-to-live and timers, with the mark of the batch; the session has its settings back."""
     before = spark.conf.get("spark.sql.streaming.stateStore.providerClass")
-    report = imported(spark, tmp_path, Transform, "transform", clock="processing")
+    report = imported(
+        spark, tmp_path, Transform, "transform", clock="processing", release=release, parallelism=parallelism
+    )
     assert report.keys == {"v": 3, "l": 3, "m": 3, "ttlv": 3, "timers": 3}
     assert spark.conf.get("spark.sql.streaming.stateStore.providerClass") == before
 
@@ -90,13 +97,16 @@ def test_variables_of_transform_with_state(spark: SparkSession, tmp_path: Path) 
     assert report.source == summary.source
 
 
-def test_state_of_groups_and_of_an_aggregation(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_state_of_groups_and_of_an_aggregation(spark: SparkSession, tmp_path: Path, release: str) -> None:
     """With timeouts; fields that come twice get a number, or other names."""
 
     def groups(backend: Any) -> Any:
         return backend.value_state("seen", dict[str, Any]), backend.timers("due", "processing")
 
-    report = imported(spark, tmp_path / "a", groups, "groups", variables={"state": "seen", "timeouts": "due"})
+    report = imported(
+        spark, tmp_path / "a", groups, "groups", variables={"state": "seen", "timeouts": "due"}, release=release
+    )
     assert report.keys == {"seen": 3, "due": 3}
     found, _ = read(tmp_path / "a", groups, lambda states: dict(states[0]))
     assert found == {"k0": {"n": 4, "name": "x"}, "k1": {"n": 3, "name": "x"}, "k2": {"n": 3, "name": "x"}}
@@ -104,7 +114,7 @@ def test_state_of_groups_and_of_an_aggregation(spark: SparkSession, tmp_path: Pa
     def sums(backend: Any) -> Any:
         return backend.value_state("state", dict[str, float])
 
-    imported(spark, tmp_path / "b", sums, "aggregation")
+    imported(spark, tmp_path / "b", sums, "aggregation", release=release)
     found, _ = read(tmp_path / "b", sums, dict)
     assert found["k0"] == {"count": 4, "sum": 18, "sum_2": 18.0, "count_2": 4, "max": 9}
 
@@ -114,7 +124,7 @@ def test_state_of_groups_and_of_an_aggregation(spark: SparkSession, tmp_path: Pa
     def columns(backend: Any) -> Any:
         return backend.columnar_state("state", schema, key=pa.string())
 
-    imported(spark, tmp_path / "c", columns, "aggregation", fields={"state": names})
+    imported(spark, tmp_path / "c", columns, "aggregation", fields={"state": names}, release=release)
     found, _ = read(tmp_path / "c", columns, dict)
     assert found["k1"] == dict(zip(names, (3, 12, 12.0, 3, 7), strict=True))
 
