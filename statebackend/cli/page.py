@@ -177,10 +177,13 @@ def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
     totals = [row.base_bytes + row.changelog_bytes for row in ranges]
     mean = sum(totals) / max(1, len(totals))
     yield "<h2>Key groups</h2>"
-    yield (
-        f"<p>{len(ranges)} ranges, {size(sum(totals))}; the largest is "
-        f"{max(totals, default=0) / max(1.0, mean):.2f} times the mean.</p>"
-    )
+    if len(ranges) == 1:
+        yield f"<p>One range, {size(sum(totals))}.</p>"
+    else:
+        yield (
+            f"<p>{len(ranges)} ranges, {size(sum(totals))}; the largest is "
+            f"{max(totals, default=0) / max(1.0, mean):.2f} times the mean.</p>"
+        )
     shown = ranges[:RANGES_MAX]
     yield _bars(
         "Bytes of each range: plain for its bases, striped for its changelog",

@@ -173,7 +173,7 @@ def _struct_of(array: Any) -> Any:
 
 
 def _spark_type(type_: Any) -> Any:
-    return _spark.from_arrow_type(_fitting(type_))
+    return _spark.from_arrow_type(_fitting(type_), prefer_timestamp_ntz=True)  # Spark 4.3's default, not 4.0's
 
 
 def _fitting(type_: Any) -> Any:
