@@ -104,6 +104,7 @@ def test_one_value_is_a_sentence_with_both_of_its_parts(written: Path) -> None:
     assert "last: 0 B" not in reader.text
     figures = text.split("<figure>")[1:]
     assert all(len(re.findall("<g>", figure)) > 1 for figure in figures)
+    assert "<p>One range, " in text
 
 
 def test_a_page_explains_its_words_before_they_are_used(written: Path) -> None:
