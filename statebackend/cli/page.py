@@ -55,6 +55,7 @@ _WORDS: Final = (
 )
 _VERDICTS: Final = {
     "retained": "an entry of the log that is kept",
+    "milestone": "a commit that is kept for its age, or what only such commits point into",
     "needed": "a checkpoint that is kept points into it",
     "hint": "says where a search in the log begins",
     "savepoint": "the marker of a savepoint",
