@@ -7,11 +7,13 @@ Beside      the mirror of a program. It catches up after each step, or after som
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow.parquet as pq
 
 import statebackend as sb
 from statebackend.errors import InputError, WrongMirrorError
+from statebackend.spark import mirrors_beside
 from tests.programs.looking import WrongError, check, expected_rows, refused, rows_in
 from tests.programs.program import Declared, Mirror
 from tests.programs.readers import key_in_json
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 GONE = ("delete", "undo_delete")
 SINGLE = ("value", "reducing", "aggregating", "columns")
 """The kinds of which a key expires as a whole."""
+PATIENCE_S = 120.0
+"""For a sink that closes: the machine may be busy."""
 SELDOM_S = 3600.0
 """A mirror beside the sink looks with the first batch and in the end, if this is its interval."""
 
@@ -82,6 +86,8 @@ class Beside:
             with refused(InputError):
                 attend(self._once(Declared(self._state, "value"), Sky()))
             return
+        if is_last:
+            self._close_sink(declared)
         report = self._caught_up(declared)
         newest = self._running.line[-1].checkpoint_id
         is_there = report.checkpoint_id is not None  # false where the state never had a key
@@ -98,6 +104,14 @@ class Beside:
         if declared is None:
             return []
         return [self._mirror(declared, self._folder, every_s=0.01 if self._step.lag == 1 else SELDOM_S)]
+
+    def _close_sink(self, declared: Declared) -> None:
+        """A sink that closes has its mirrors carry over what was committed. It has begun them with its first batch."""
+        sink = self._running.sink
+        if sink._mirrors._running:
+            with mock.patch.object(mirrors_beside, "CLOSE_S", PATIENCE_S):
+                sink.close()
+            self._compare(declared)
 
     @property
     def _folder(self) -> Path:

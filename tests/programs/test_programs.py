@@ -70,6 +70,11 @@ BREAKS: dict[str, tuple[str, Any, Program]] = {
         lost,
         Program("str", (STATE, Batch(PUT), Mirror(), Batch(OTHER))),
     ),
+    "a sink that closes leaves its mirrors where they are": (
+        "statebackend.spark.mirrors_beside.MirrorsBeside.close",
+        lambda self: vars(self).update(_portal=None, _running=[]),
+        Program("str", (STATE, Batch(PUT), Mirror(in_sink=True, lag=9), Batch(OTHER))),
+    ),
     "a history begins with nothing": (
         "statebackend._reading.histories._Search._is_whole",
         lambda self, made: False,
