@@ -17,13 +17,15 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
-from anyio.abc import TaskGroup
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
 
 from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job
-from statebackend._backend.stores import Primary, open_primary, telling_requests
+from statebackend._backend.stores import Primary, open_primary, open_store, telling_requests
 from statebackend._backend.tables import parents_left, table_parents
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
@@ -38,7 +40,6 @@ from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.range_task import RangeTask, TaskBase, open_base
 from statebackend._ranges.shared_local_copies import HostCopies
-from statebackend._ranges.shared_store import SharedStore
 from statebackend._state.declared import COLUMNAR
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
@@ -238,3 +239,60 @@ async def open_range_owners(
             yield owners
         finally:
             owners.close()
+
+
+class SharedStore:
+    """The primary of the job that this process works on. It stays open until an attempt works on another job.
+
+    It is the whole store, by `open_store`: each attempt opens a `Primary` of its own in it, to count its own requests.
+    """
+
+    def __init__(self, instead: ObjectStore | None, tasks: TaskGroup) -> None:
+        self._instead = instead
+        self._tasks = tasks
+        self._opening = anyio.Lock()
+        self._newest: _OpenStore | None = None
+
+    @asynccontextmanager
+    async def store_of(self, settings: Settings, threads: WorkerThreads) -> AsyncGenerator[ObjectStore]:
+        """The store, for one attempt. Raises as `open_store`."""
+        if self._instead is not None:
+            yield self._instead
+            return
+        async with self._opening:  # attempts that begin together share one store, and none is opened twice
+            found = self._newest
+            if found is None or found.settings != settings:
+                found = await self._tasks.start(_stay_open, settings, threads)
+                if self._newest is not None:
+                    self._newest.retire()
+                self._newest = found
+            found.users += 1
+        try:
+            yield found.store
+        finally:
+            found.users -= 1
+            if found is not self._newest:
+                found.retire()
+
+
+class _OpenStore:
+    """A store that stays open until a newer one has replaced it and its last user has gone."""
+
+    def __init__(self, settings: Settings, store: ObjectStore) -> None:
+        self.settings: Final = settings
+        self.store: Final = store
+        self.users = 0
+        self.unused = anyio.Event()
+
+    def retire(self) -> None:
+        """Close it if nobody uses it. Called by what replaces it, and by each user that leaves after that."""
+        if not self.users:
+            self.unused.set()
+
+
+async def _stay_open(settings: Settings, threads: WorkerThreads, *, task_status: TaskStatus[_OpenStore]) -> None:
+    """Open a store and close it in the same task: an attempt that opened it may be gone long before."""
+    async with open_store(settings, threads, commits=False) as store:
+        opened = _OpenStore(settings, store)
+        task_status.started(opened)
+        await opened.unused.wait()

@@ -4,7 +4,7 @@
 in the names. They come from keyword arguments, or from a mapping, TOML, the environment or a Spark configuration.
 """
 
-from statebackend.settings.credentials import AzureCredentials, CredentialSource, S3Credentials
+from statebackend.settings.credentials import AzureCredentials, CredentialSource, S3Credentials, Secret
 from statebackend.settings.records import (
     AzureSettings,
     GiB,
@@ -15,7 +15,6 @@ from statebackend.settings.records import (
     S3Settings,
     UploadSettings,
 )
-from statebackend.settings.secret import Secret
 from statebackend.settings.settings import (
     Compression,
     Settings,

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal, cast, get_args, get_origin
 import msgspec
 
 from statebackend.errors import SettingsError, in_python_words
-from statebackend.settings.credentials import CredentialSource, foreign_of
-from statebackend.settings.secret import Secret
+from statebackend.settings.credentials import CredentialSource, Secret, foreign_of
 
 
 class Bound(msgspec.Struct, frozen=True):

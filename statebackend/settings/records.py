@@ -7,8 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from statebackend.errors import SettingsError
 from statebackend.settings.bounds import Count, Deadline, Pause, Price, Rate, check_fields
-from statebackend.settings.credentials import CredentialSource
-from statebackend.settings.secret import Secret
+from statebackend.settings.credentials import CredentialSource, Secret
 from statebackend.settings.sources import SettingsRecord
 
 KiB: Final = 1024

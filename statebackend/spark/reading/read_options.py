@@ -15,7 +15,7 @@ from statebackend._state.values import Upcast
 from statebackend.errors import InputError
 from statebackend.ids import Key
 from statebackend.settings import Settings
-from statebackend.settings.secret import Secret
+from statebackend.settings.credentials import Secret
 from statebackend.settings.sources import dotted_names
 
 T = TypeVar("T")
