@@ -24,6 +24,8 @@ LOAD_REBUILT_MAX: Final = 0.5
 """The same right after it was rebuilt, so that it is not soon rebuilt again."""
 PLACED_AT_ONCE: Final = 1 << 16
 ROWS_MAX: Final = (1 << 31) - (1 << 20)
+FEW: Final = 32
+"""So many keys are searched one by one: a round costs more, and the last ones take many where places are crowded."""
 EMPTY: Final = -1
 REMOVED: Final = -2
 _CLAIMED: Final = -3  # less the number of a key: a place that one of the keys being added has taken
@@ -67,7 +69,7 @@ class HashIndex:
 
     def _find_hashes(self, at: Order, found: Integers, pending: Integers, hashes: Hashes, row_hashes: Hashes) -> None:
         """Move `at` of each pending key to the next row of the same hash, which is put in `found`, or to the end."""
-        while len(pending):
+        while len(pending) > FEW:
             here, wanted = (at, hashes) if len(pending) == len(at) else (at[pending], hashes[pending])
             rows = self._places[here].astype(np.int64)
             is_hit = row_hashes[rows] == wanted
@@ -77,6 +79,15 @@ class HashIndex:
             is_hit |= rows == EMPTY
             pending = pending[np.flatnonzero(~is_hit)]
             at[pending] += 1
+        row_at, hash_at = self._places.item, row_hashes.item
+        for number in pending.tolist():
+            place, digest = at.item(number), hashes.item(number)
+            while (row := row_at(place)) != EMPTY:
+                if row >= 0 and hash_at(row) == digest:
+                    found[number] = row
+                    break
+                place += 1
+            at[number] = place
 
     def rows_from(self, order: int) -> tuple[int, Callable[[int], int]]:
         """The place of a key, and the row at each place: `EMPTY` ends the search behind it, `REMOVED` does not."""

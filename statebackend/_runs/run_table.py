@@ -92,12 +92,16 @@ class RunTable(ColumnTable, TakesRuns):
 
     def find_or_add(self, keys: Array | HashedKeys) -> tuple[Integers, Flags]:
         keys = keys if isinstance(keys, HashedKeys) else self.hashed(keys)
-        self.find(keys)  # now those in the runs are in the overlay
-        self._origin = IN_NO_RUN
-        try:
-            return super().find_or_add(keys)
-        finally:
-            self._origin = UNKNOWN
+        rows = self.find(keys)  # now those in the runs are in the overlay
+        is_new = rows < 0
+        missing = np.flatnonzero(is_new)
+        if len(missing):
+            self._origin = IN_NO_RUN
+            try:
+                rows[missing], is_new[missing] = super().find_or_add(keys.taken(missing))
+            finally:
+                self._origin = UNKNOWN
+        return rows, is_new
 
     def find_one(self, key: object) -> int | None:
         row = super().find_one(key)

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutants.planting import Mutant
 
-_Over = partial(Mutant, tries=400, hunter="runs")
+_Over = partial(Mutant, tries=300, hunter="runs")
 
 OF_RUNS: Final[Sequence[Mutant]] = (
     # --------------------------------------------------------------------------------- no page is believed unverified
@@ -58,7 +58,7 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "statebackend._runs.run_table",
         "            is_changed=self._changed_at > self._runs_epoch,",
         "            is_changed=self._changed_at > max(self._runs_epoch, self.epoch - 1),",
-        "assert_stored_is_the_model",
+        "assert_layers_are_the_model",
     ),
     _Over(
         "a key that is back in a newer layer stays gone",

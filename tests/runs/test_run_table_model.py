@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,7 @@ class RunTableMachine(TableMachine):
         self.stored: list[tuple[list, list[ColumnChanges]]] = []  # files, and the drops that belong to them
         self.stored_to = 0  # how much of the log they stand for
         self.log: list[ColumnChanges] = []
+        self.gone: list[Any] = []  # keys that were dropped once
 
     def teardown(self) -> None:
         """The files are closed by then."""
@@ -121,8 +122,27 @@ class RunTableMachine(TableMachine):
         self.of, self.begun, self.copies = again, None, []
 
     @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        """Some keys, which come back now and then."""
+        keys = self.some_keys(data)
+        self.of.drop(self.find(keys))
+        for key in keys:
+            self.gone.append(key)
+            del self.model[plain(key)]
+
+    @rule(data=st.data())
+    def bring_back(self, data: st.DataObject) -> None:
+        """Keys that were dropped, of whatever layer; and a layer is written."""
+        if self.gone:
+            keys = data.draw(st.lists(st.sampled_from(self.gone), max_size=4))
+            self.of.find_or_add(array(keys, self.key_type))
+            self.model |= {plain(key): (None,) * len(self.types) for key in keys if plain(key) not in self.model}
+            self.write(data)
+
+    @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:
-        """Some keys are read, whatever is in memory; one by one or together."""
+        """Some keys are read, when nothing is in memory that a run has."""
+        self.drain()
         for key in self.some_keys(data):
             (row,) = self.of.find(array([key], self.key_type)).tolist()
             found = self.of.gather(np.array([row]))
