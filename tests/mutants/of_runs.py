@@ -37,7 +37,7 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "statebackend._runs.layers",
         "        for layer in reversed(self.maps):",
         "        for layer in self.maps:",
-        "assert_layers_are_the_model",
+        "assert_the_newest_row_is_found",
     ),
     _Over(
         "rows leave the memory before a run has them",

@@ -1,6 +1,6 @@
 """What always holds for a table over runs, by name: mutants of it are to be noticed by these."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,17 @@ def assert_layers_are_the_model(found: ColumnTable, content: Content, types: Map
 def assert_stored_is_the_model(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:
     """So has one that was restored from what is stored: no key is lost between layers, and none comes back."""
     _assert_same(found, content, types)
+
+
+def assert_the_newest_row_is_found(
+    found: ColumnTable, key: pa.Array, values: Sequence[object], types: Mapping[str, pa.DataType]
+) -> None:
+    """A key that is looked up has the values that it was given last, whichever layers have others."""
+    rows = found.find(key)
+    assert (rows >= 0).all()
+    gathered = found.gather(rows)
+    for value, (name, type_) in zip(values, types.items(), strict=True):
+        assert gathered.column(name).equals(array([value], type_))
 
 
 def _assert_same(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:

@@ -4,7 +4,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,7 +20,11 @@ from tests.columns.column_types import array
 from tests.columns.states import base_of
 from tests.columns.test_table_model import GROUPS, Content, TableMachine, plain
 from tests.runs.flushing import bases_of, parts_of, take_over
-from tests.runs.invariants import assert_layers_are_the_model, assert_stored_is_the_model
+from tests.runs.invariants import (
+    assert_layers_are_the_model,
+    assert_stored_is_the_model,
+    assert_the_newest_row_is_found,
+)
 
 OWNED = OwnedKeys(all_key_groups(GROUPS), GROUPS)
 
@@ -144,10 +147,7 @@ class RunTableMachine(TableMachine):
         """Some keys are read, when nothing is in memory that a run has."""
         self.drain()
         for key in self.some_keys(data):
-            (row,) = self.of.find(array([key], self.key_type)).tolist()
-            found = self.of.gather(np.array([row]))
-            for number, (name, type_) in enumerate(self.types.items()):
-                assert found.column(name).equals(array([self.model[plain(key)][number]], type_))
+            assert_the_newest_row_is_found(self.of, array([key], self.key_type), self.model[plain(key)], self.types)
 
     @rule(count=st.integers(1, 20))
     def window(self, count: int) -> None:
