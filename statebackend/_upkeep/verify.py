@@ -15,7 +15,17 @@ from statebackend._changelog.changelog_reader import verify as verify_whole
 from statebackend._codec.commit import Commit
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
-from statebackend._log.names import COMMITS, OUTBOX, SAVEPOINTS, entry_key, marker_of, sequence_of
+from statebackend._log.milestones import Milestone
+from statebackend._log.names import (
+    COMMITS,
+    OUTBOX,
+    SAVEPOINTS,
+    SavepointMarker,
+    entry_key,
+    floor_key,
+    marker_of,
+    sequence_of,
+)
 from statebackend._log.outbox import read_part
 from statebackend._log.savepoint_markers import Savepoints
 from statebackend._log.spares import Spare, Spares
@@ -24,7 +34,7 @@ from statebackend._tasks import in_order
 from statebackend._upkeep.job_primary import JobPrimary, check_exists, open_job_primary
 from statebackend._upkeep.progress import Meter, Tell
 from statebackend.abc import ObjectStore
-from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
+from statebackend.errors import CorruptObjectError, DataError, MissingObjectError, ObjectNotFoundError, StoreError
 from statebackend.ids import ChangeSetHandle, Handle, RocksDBBase, RocksDBFile
 from statebackend.settings import Settings
 
@@ -189,13 +199,17 @@ class Verification:
         return self._findings.report(commit.checkpoint_id for commit in commits.values())
 
     async def _commits(self) -> dict[int, Commit]:
-        """The retained commits that can be read, and those of savepoints."""
+        """The retained commits that can be read, those of savepoints, and milestones.
+
+        A commit below the sweep floor is there for what it carries, if it is none of these two: nobody can open it.
+        """
         entries = {sequence async for sequence, _ in self._log.listed()}
         listed = self._stores["primary"].list(SAVEPOINTS)
         markers = [marker async for info in listed if (marker := marker_of(info.key)) is not None]
         found: dict[int, Commit] = {}
+        floor, milestones = await self._floor()  # after they were listed: a sweep raises it first
         await self._look_for_lost_entry()
-        await self._look_for_holes(entries)
+        await self._look_for_holes([sequence for sequence in entries if sequence >= floor])
         if entries:
             branch = self._log.branch(
                 max(entries),
@@ -203,17 +217,29 @@ class Verification:
                 listed=entries,
                 damaged=self._note_damaged_entry,
             )
-            found = {commit.sequence: commit async for commit in branch}
-        for marker in markers:
-            if marker.sequence in entries:
+            found = {commit.sequence: commit async for commit in branch if commit.sequence >= floor}
+        keepers: list[SavepointMarker | Milestone] = [*markers, *milestones]
+        for keeper in keepers:
+            if keeper.sequence in entries:
                 try:
-                    entry = await self._log.load(marker.sequence)
+                    entry = await self._log.load(keeper.sequence)
                 except DataError as error:
-                    self._note_damaged_entry(marker.sequence, error)
+                    self._note_damaged_entry(keeper.sequence, error)
                     continue
-                if isinstance(entry, Commit) and marker.names(entry):
-                    found[marker.sequence] = entry
+                if isinstance(entry, Commit) and keeper.names(entry):
+                    found[keeper.sequence] = entry
         return found
+
+    async def _floor(self) -> tuple[int, Collection[Milestone]]:
+        """The sweep floor, and the commits below it that are kept for their age."""
+        savepoints = self._primary.positions.savepoints
+        try:
+            floor, milestones = await savepoints.milestones()
+        except CorruptObjectError as error:
+            floor = await savepoints.floor()
+            self._findings.damages.append(_damage(floor_key(floor), "primary", error, ()))
+            return floor, ()
+        return floor, milestones.values()
 
     async def _look_for_lost_entry(self) -> None:
         if (end := await self._log.end()) is not None and end.lost is not None:
@@ -222,11 +248,9 @@ class Verification:
             except DataError as error:
                 self._note_damaged_entry(end.lost.sequence, error)
 
-    async def _look_for_holes(self, entries: Collection[int]) -> None:
+    async def _look_for_holes(self, retained: Collection[int]) -> None:
         """Entries that are gone, though others before and behind them are there, and no sweep has removed them."""
-        floor = await self._primary.positions.savepoints.floor()  # after they were listed: a sweep raises it first
-        retained = [sequence for sequence in entries if sequence >= floor]
-        for sequence in sorted(set(range(min(retained, default=0), max(retained, default=0))).difference(entries)):
+        for sequence in sorted(set(range(min(retained, default=0), max(retained, default=0))).difference(retained)):
             if not await self._log.exists(sequence):
                 self._note_damaged_entry(
                     sequence,

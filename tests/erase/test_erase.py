@@ -104,6 +104,17 @@ async def test_a_sweep_that_comes_too_early_keeps_no_key_for_later() -> None:
 
 
 @run_virtual
+async def test_a_job_that_was_erased_and_swept_verifies() -> None:
+    """Older commits stay for the change sets that they carry, with gaps between them: they are not retained."""
+    job = Job(CARRIED)
+    await work(job.settings, job.store, writes(1, BOB), writes(2, ADA), writes(3, BOB), writes(4, BOB))
+    await job.erase()
+    await job.sweep_later()
+    report = await sb.verify(job.settings, store=job.store)
+    assert (report.damages, report.checkpoints) == ((), ((await newest_commit(job.store)).checkpoint_id,))
+
+
+@run_virtual
 async def test_a_holder_can_be_swept_from_the_time_that_is_told() -> None:
     """Not a second sooner, where the job goes on writing; and it tells so of each."""
     job = Job()

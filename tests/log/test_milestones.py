@@ -103,6 +103,26 @@ async def test_three_days_can_be_asked_for_and_the_log_stays_short() -> None:
     assert size_bytes > 0
 
 
+async def test_milestones_are_verified() -> None:
+    """With all that they need: damage is found that only they would meet. What is below the floor besides is not."""
+    job = Job(checkpoints_retained_s=THREE_DAYS_S, sweep_interval_s=0.0)
+    await history(job, hours=12)
+    commits = await job.commits()
+    first = min(commits)
+    report = await sb.verify(job.settings, store=job.store)
+    assert (report.damages, min(report.checkpoints)) == ((), first)
+    newest = set[str]().union(*(commits[each].segments() for each in sorted(commits)[-3:]))
+    only_old = min(commits[first].segments() - newest)
+    await job.store.put(f"{JOB}/{only_old}", [b"damaged"])
+    (damage,) = (await sb.verify(job.settings, store=job.store)).damages
+    assert (damage.key, first in damage.checkpoints) == (only_old, True)
+    floor = f"{JOB}/{max(await job.keys('swept/'))}"
+    await job.store.put(floor, [b"damaged"])
+    assert [each.key for each in (await sb.verify(job.settings, store=job.store)).damages] == [
+        floor.removeprefix(f"{JOB}/")
+    ]
+
+
 async def test_without_the_setting_there_are_none_and_those_that_were_are_given_up() -> None:
     job = Job(checkpoints_retained_s=THREE_DAYS_S, sweep_interval_s=0.0)
     await history(job, hours=12)

@@ -19,6 +19,7 @@ from statebackend._reading.feed import (
     made_as_a_whole,
     open_changes,
     own_change_sets,
+    retained_from,
     stretch,
     stretch_after,
 )
@@ -129,7 +130,8 @@ async def _key_type_of_changes(
             found, _ = await _from_start(primary, feed.start, by_batch=feed.by_batch)
         else:
             branch = primary.log.branch(await _newest(primary), count_max=LOOK_BACK_MAX)
-            retained = [commit async for commit in branch][::-1]
+            floor = await retained_from(primary)
+            retained = [commit async for commit in branch if commit.sequence >= floor][::-1]
             begins = retained[0].parent is None
             found = Stretch(None if begins else retained[0], retained if begins else retained[1:])
     before, commits = found
