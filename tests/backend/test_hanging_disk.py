@@ -12,7 +12,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._ranges.range_owners import open_range_owners
-from statebackend.objectstore import LocalStore, local
+from statebackend.objectstore import LocalStore, local_files
 from tests.backend.conftest import local_segments
 from tests.ranges.parts import open_run
 
@@ -112,7 +112,7 @@ async def test_a_restore_falls_back_to_the_primary_while_a_local_root_hangs(
             may_end.set()
         return data
 
-    monkeypatch.setattr(local, "open", hang, raising=False)
+    monkeypatch.setattr(local_files, "open", hang, raising=False)
     monkeypatch.setattr(LocalStore, "get", get)
     async with sb.open_backend(settings) as backend:
         assert dict(backend.value_state("n", int)) == {"k1": 1, "k2": 2, "k3": 3, "k4": 4}
