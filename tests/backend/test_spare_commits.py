@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 import statebackend as sb
+from statebackend._backend.stores import readable_copies
 from statebackend._codec.commit import Commit, decode_entry, encode_entry
 from statebackend._log.names import HINT_KEY, entry_key
+from statebackend._log.position import Positions
+from statebackend._upkeep.job_primary import open_job_primary
 from statebackend.errors import CorruptCommitError, DataError, MissingObjectError
 from tests.knobs import replaced
 
@@ -89,6 +92,26 @@ async def test_the_copy_is_used_and_the_primary_repaired_where_the_hint_names_it
     assert primary.read_bytes() == body == copy.read_bytes()
     assert "put back from its local copy" in caplog.text
     assert await value_of(replaced(written, local=())) == 3
+
+
+async def test_copies_are_opened_once_and_only_where_a_commit_cannot_be_read(written: sb.Settings) -> None:
+    """A reader of a log that is whole does not ask which local roots there are."""
+    async with open_job_primary(written, None) as primary:
+        opened: list[sb.ObjectStore | None] = []
+
+        def copies() -> sb.ObjectStore | None:
+            opened.append(readable_copies(written, None, primary.threads))
+            return opened[-1]
+
+        positions = Positions(primary.store, primary.log, copies=copies)
+        assert await positions.find_newest() is not None
+        assert opened == []
+        places(written, 3)[0].unlink()
+        for _ in range(2):
+            found = await positions.find_newest()
+            assert found is not None
+            assert found.commit.checkpoint_id == 3
+        assert len(opened) == 1
 
 
 @pytest.mark.parametrize("damage", [flipped, cut])
