@@ -8,7 +8,7 @@ import msgspec
 
 from statebackend._codec.commit import Entry
 from statebackend._following.position import KnownMoment
-from statebackend._log.log_reader import LogEnd
+from statebackend._log.log_end import LogEnd
 from statebackend._log.names import entry_key
 from statebackend._tasks import in_order
 from statebackend._upkeep.job_primary import JobPrimary

@@ -17,10 +17,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Container, Iterable, Mapping
 from typing import Final
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._log.log_end import LogEnd, checked_by
 from statebackend._log.names import COMMITS, HINT_KEY, Hint, entry_key, entry_prefixes, parse_hint, sequence_of
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
@@ -45,43 +43,6 @@ HOLE_MAX: Final = 64
 """So many lost entries are looked past, at least. A writer that works renews the hint as often."""
 DECODE_ON_LOOP_BYTES_MAX: Final = 32 * KiB
 """Decoding this much takes about 0.3 ms, for which the loop can stop; more of it is decoded in a thread."""
-
-
-class LogEnd(msgspec.Struct, frozen=True):
-    """The last entry of a log; `entry` is `None` if it is damaged.
-
-    `lost`: the hint, if the entry that it names is gone or another one lies there, and nothing follows it. Then
-    `sequence` is the last entry that is left, -1 if none is.
-    """
-
-    sequence: CommitSequence
-    entry: Entry | None
-    lost: Hint | None = None
-
-    @property
-    def newest(self) -> CommitSequence | None:
-        """Sequence of the newest commit, or of a damaged entry that may be it; `None` if nobody has committed."""
-        if isinstance(self.entry, Claim):
-            return self.entry.newest
-        return None if self.sequence < 0 else self.sequence
-
-    @property
-    def newest_stamp(self) -> str | UnsetType:
-        """Stamp of the newest commit; unset where it is not known."""
-        if isinstance(self.entry, Claim):
-            return self.entry.newest_stamp
-        return UNSET if self.entry is None else self.entry.stamp
-
-    def check(self) -> None:
-        """Raise `MissingObjectError` if an entry is lost: nobody knows then what the newest commit was."""
-        if self.lost is not None:
-            raise MissingObjectError(
-                "the newest entry of the log is gone, though the hint names it: put it back, open an older checkpoint"
-                " by its id, or delete the hint to go on from the last entry that is left",
-                object=entry_key(self.lost.sequence),
-                hint=HINT_KEY,
-                last_left=self.sequence,
-            )
 
 
 class LogReader:
@@ -311,7 +272,7 @@ class LogReader:
                     return found
                 break
         found = await self._end_by_list()
-        return found if hint is None or not hint.verified else _checked(found, hint)
+        return found if hint is None or not hint.verified else checked_by(found, hint)
 
     async def exists(self, sequence: int) -> bool:
         """True if there is such an entry. One request, and the entry is not read."""
@@ -405,17 +366,6 @@ class LogReader:
         async for sequence, _ in self.listed():
             last = sequence
         return last
-
-
-def _checked(found: LogEnd | None, hint: Hint) -> LogEnd:
-    """The end, as found after the hint was read, and whether the entry is lost that the hint names.
-
-    Of the entries from that one on the last is always there: a sweep removes none before it has seen a later one.
-    """
-    if found is None:
-        return LogEnd(CommitSequence(-1), None, hint)
-    replaced = found.sequence == hint.sequence and found.entry is not None and not hint.names(found.entry)
-    return msgspec.structs.replace(found, lost=hint) if found.sequence < hint.sequence or replaced else found
 
 
 def pass_over(_sequence: int, error: DataError) -> None:

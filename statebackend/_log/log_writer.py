@@ -16,7 +16,8 @@ import anyio
 from msgspec import UNSET
 
 from statebackend._codec.commit import Claim, Commit, Entry, encode_entry
-from statebackend._log.log_reader import LogEnd, LogReader
+from statebackend._log.log_end import LogEnd
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import HINT_KEY, entry_key, hint_of
 from statebackend._retry import RetryPolicy
 from statebackend._tasks import foreign

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit
-from statebackend._log.log_reader import LogEnd, LogReader, pass_over
+from statebackend._log.log_end import LogEnd
+from statebackend._log.log_reader import LogReader, pass_over
 from statebackend._log.milestones import newest_until
 from statebackend._log.moments import ROUNDED_S, iso_of
 from statebackend._log.names import check_checkpoint_id, entry_key

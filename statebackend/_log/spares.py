@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from statebackend._codec.commit import Claim, Commit
-from statebackend._log.log_reader import LogEnd, LogReader
+from statebackend._log.log_end import LogEnd
+from statebackend._log.log_reader import LogReader
 from statebackend._log.names import HINT_KEY, entry_key
 from statebackend.abc import ObjectStore
 from statebackend.errors import (

@@ -7,7 +7,8 @@ import pytest
 
 import statebackend as sb
 from statebackend._codec.commit import Commit, encode_entry
-from statebackend._log.log_reader import LogEnd, LogReader
+from statebackend._log.log_end import LogEnd
+from statebackend._log.log_reader import LogReader
 from statebackend._log.log_writer import HINT_EVERY
 from statebackend._log.names import HINT_KEY, entry_key
 from statebackend.abc import ObjectStore

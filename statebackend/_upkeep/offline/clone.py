@@ -19,7 +19,8 @@ from statebackend._backend.stores import Primary, open_primary
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.commit import Claim, Commit, encode_entry
 from statebackend._log.fresh_names import new_stamp
-from statebackend._log.log_reader import LogEnd, LogReader
+from statebackend._log.log_end import LogEnd
+from statebackend._log.log_reader import LogReader
 from statebackend._log.log_writer import LogWriter
 from statebackend._log.moments import Moment
 from statebackend._log.names import entry_key, sequence_of
