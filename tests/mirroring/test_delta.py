@@ -56,7 +56,7 @@ async def test_types_that_delta_has_not(tmp_path: Path) -> None:
     with pytest.raises(MirrorSchemaError) as raised:
         await job.mirror(delta_table("", tmp_path).target())
     assert raised.value.facts["column"] == "at"
-    assert not (tmp_path / "delta").exists()
+    assert not list((tmp_path / "delta").rglob("*"))  # deltalake 1.2 makes the folder when it looks for a table
     narrow = pa.schema([("miles", pa.uint64()), ("seats", pa.uint8())])
     await job.work(
         lambda backend: backend.columnar_state("fine", narrow, key=pa.string()).update(
