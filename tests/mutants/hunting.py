@@ -165,7 +165,7 @@ def _by_programs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
     for number in range(mutant.tries):
         seed = mutant.first + number
         found = "\n".join(traits(program := draw(seed)))
-        if not all(need in found for need in mutant.needs):
+        if not all(any(each in found for each in need.split(" or ")) for need in mutant.needs):
             continue
         signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)  # for each of them
         if (error := failure_of(program)) is None:

@@ -38,7 +38,7 @@ class Mutant(NamedTuple):
     `invariant` is to notice it, while `hunter` tries so often as `tries` says: seeds of the simulation, from `first`
     on, or of drawn programs; examples of a model, drawn by that seed; jobs handed on, or killed, with that seed.
     `without`: other invariants that are switched off, because they would notice it earlier. `needs`: what the
-    traits of a program must contain for the line to be reached; other seeds count as tries, and are not run.
+    traits of a program must contain for the line to matter, with "or"; other seeds count as tries, and are not run.
     """
 
     name: str

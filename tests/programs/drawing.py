@@ -289,7 +289,15 @@ class _Drawing:
         chance = self.chance
         self.now_s += chance.choice((0.0, 1.0, 4.0, 15.0, 4000.0))
         count, keys = chance.choice(((0, 1), (1, 1), (2, 2), (3, 3), (8, 3), (20, 2), (20, 1), (40, 40)))
+        if chance.random() < 0.05:
+            return Batch(self.emptying(), self.mishap())
         return Batch(self.items(count, keys), self.mishap(), chance.choice((0, 0, 1, 3)), chance.randrange(12))
+
+    def emptying(self) -> tuple[Item, ...]:
+        """Rows that delete the first keys from a state: most often all that it has."""
+        states = [each.name for each in self.drawn.states if each.kind in TIMED]  # all keyed ones but timers
+        does = (Do(self.chance.choice(states), "delete"),) if states else ()
+        return tuple(Item(key, self.now_s, does) for key in range(8))
 
     def plain_batch(self) -> Batch:
         return msgspec.structs.replace(self.batch(), mishap="")

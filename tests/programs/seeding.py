@@ -4,6 +4,7 @@ seed            before the first batch: what the dictionaries hold
 seed_anew       another job is made of what a reader or an export gives of this one
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,7 @@ def seed_anew(running: "Running", step: SeedAnew) -> None:
     _seed(running, seeded, held, sources, step)
     attend(MoreReaders(seeded, job).look_whole(held))
     if not step.goes_on:
+        shutil.rmtree(running.home / "primary" / seeded.job)
         return
     running.originals.append(Original(source, job, running.held))
     running.query_id, running.adopts, running.starts_from = f"after {seeded.job}", False, None
