@@ -134,6 +134,9 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
             drawing.job_again()
             after = chance.choice(drawing.stops())
             steps.append(Start(drawing.drawn, after))
+            if chance.random() < 0.3:  # of commits from before what has evolved
+                reader = chance.choice(("feed", "differences"))
+                steps += [drawing.batch(), Look(reader, chance.randrange(127))]
     steps.append(drawing.batch())
     if chance.random() < 0.5:
         steps += [drawing.slip(), drawing.batch()]
