@@ -158,7 +158,7 @@ def importing(job: Job) -> None:
         asyncio.run(sb.spark.import_checkpoint(settings, _counted, f"file://{kept}/groups", **states))
         table = sb.read_state(settings, "counts").read_all()
         found = {
-            key: dict(value)["n"]
+            key: int(dict(value)["n"])
             for key, value in zip(*(table[name].to_pylist() for name in ("key", "value")), strict=True)
         }
         job.check(found, {"k0": 4, "k1": 3, "k2": 3})
@@ -178,12 +178,12 @@ def metadata(job: Job) -> None:
 
 
 CHECKS: Final[Mapping[str, Callable[[Job], None]]] = {
+    "import": importing,  # first: in a session that has had no stream
     "processor": processor,
     "executors": executors,
     "reader, batch": read_batch,
     "reader, stream": read_stream,
     "reader, metadata": metadata,
-    "import": importing,
 }
 
 

@@ -39,15 +39,16 @@ def initial_state(
     checkpoint. Raises `InputError` for no state, and what Spark does for one that is not there.
     """
     register(session, settings)
-    names = [key] if isinstance(key, str) else [*key]
-    wanted = {name: {"stateVarName": name} for name in ([states] if isinstance(states, str) else states)}
-    for name in [timers] if isinstance(timers, str) else timers:
-        wanted[name] = {"stateVarName": name, "readRegisteredTimers": "true"}
+    names, wanted = _names(key), dict.fromkeys((*_names(states), *_names(timers)))
     if not wanted:
         raise InputError("name at least one state")
     reader = {"job": settings.job, "keyColumns": ",".join(names), "flattenCollectionTypes": "false", **options}
-    frames = [_of_state(session, name, names, {**reader, **own}) for name, own in wanted.items()]
+    frames = [_of_state(session, name, names, {**reader, "stateVarName": name}) for name in wanted]
     return reduce(lambda one, other: one.join(other, names, "full_outer"), frames)
+
+
+def _names(given: str | Sequence[str]) -> list[str]:
+    return [given] if isinstance(given, str) else [*given]
 
 
 def _of_state(session: SparkSession, name: str, key: Sequence[str], options: dict[str, Any]) -> DataFrame:

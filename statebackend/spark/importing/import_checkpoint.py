@@ -78,6 +78,7 @@ async def import_checkpoint(
     threads = FileThreads(1)
     spark = await threads.io(_session) if session is None else session
     declared = await SeededStates.declared(states, settings.max_parallelism, None, "event")
+    await threads.io(_begin_streams, spark)
     log = await threads.io(_read_log, spark, checkpoint)
     found = await threads.io(_read_variables, spark, checkpoint, operator_id)
     chosen = _chosen(found, variables or {}, {each.name: each for each in declared.descriptors})
@@ -109,6 +110,11 @@ async def import_checkpoint(
 def _session() -> SparkSession:
     builder: Any = SparkSession.builder
     return cast("SparkSession", builder.getOrCreate())
+
+
+def _begin_streams(spark: SparkSession) -> None:
+    """Have the session begin what its streams need: the reader of state asks it, and that of 4.2 does not begin it."""
+    list(spark.streams.active)
 
 
 @contextmanager
