@@ -48,6 +48,7 @@ def draw_life(chance: Random, tables: Sequence[str]) -> Life:
         "materialize_handles_max": chance.choice((0, 2)),
         "materialize_fan_in": chance.choice((0, 2)),
     }
+    settings["materialize_changelog_ratio"] = 100.0 if settings["table"] == "runs" else 1.0  # layers, not bases
     plan = Plan(
         cuts=frozenset(chance.sample(range(1, MAX_PARALLELISM), owners - 1)),
         coordinated=chance.choice((False, True)),

@@ -50,7 +50,6 @@ class RunTableMachine(TableMachine):
         self.stored: list[tuple[list, list[ColumnChanges]]] = []  # files, and the drops that belong to them
         self.stored_to = 0  # how much of the log they stand for
         self.log: list[ColumnChanges] = []
-        self.gone: list[Any] = []  # keys that were dropped once
 
     def teardown(self) -> None:
         """The files are closed by then."""
@@ -75,10 +74,12 @@ class RunTableMachine(TableMachine):
     def begin(self, data: st.DataObject) -> None:
         """A base or a layer is begun when everything is drained."""
         if self.begun is None:
-            self.drain()
-            assert isinstance(self.of, RunTable)
-            layer = data.draw(st.integers(0, len(self.stored)))
-            self.begun = Begun(self.of.copy(), layer, len(self.log))
+            self._begin(data.draw(st.integers(0, len(self.stored))))
+
+    def _begin(self, layer: int) -> None:
+        self.drain()
+        assert isinstance(self.of, RunTable)
+        self.begun = Begun(self.of.copy(), layer, len(self.log))
 
     @rule(gives_up=st.sampled_from([False, False, True]), size=st.sampled_from([1, 1 << 20]))
     def end(self, gives_up: bool, size: int) -> None:
@@ -124,23 +125,28 @@ class RunTableMachine(TableMachine):
         assert_stored_is_the_model(again, self.model, self.types)
         self.of, self.begun, self.copies = again, None, []
 
-    @rule(data=st.data())
-    def drop(self, data: st.DataObject) -> None:
-        """Some keys, which come back now and then."""
-        keys = self.some_keys(data)
-        self.of.drop(self.find(keys))
-        for key in keys:
-            self.gone.append(key)
-            del self.model[plain(key)]
+    @rule(data=st.data(), takes_in=st.booleans(), is_restarted=st.booleans())
+    def bring_back(self, data: st.DataObject, takes_in: bool, is_restarted: bool) -> None:
+        """Keys are dropped in one layer, and some are back in the next, which may take that one in."""
+        if not self.stored or not (keys := self.some_keys(data)):
+            return
+        self.end(gives_up=True, size=1)
+        self.drop_keys(keys)
+        self._begin(len(self.stored))
+        self.end(gives_up=False, size=1 << 20)
+        back = data.draw(st.lists(st.sampled_from(keys), unique_by=plain))
+        self.of.find_or_add(array(back, self.key_type))
+        self.model |= {plain(key): (None,) * len(self.types) for key in back}
+        self._begin(len(self.stored) - takes_in)
+        self.end(gives_up=False, size=1 << 20)
+        if is_restarted:
+            self.restart()
 
-    @rule(data=st.data())
-    def bring_back(self, data: st.DataObject) -> None:
-        """Keys that were dropped, of whatever layer; and a layer is written."""
-        if self.gone:
-            keys = data.draw(st.lists(st.sampled_from(self.gone), max_size=4))
-            self.of.find_or_add(array(keys, self.key_type))
-            self.model |= {plain(key): (None,) * len(self.types) for key in keys if plain(key) not in self.model}
-            self.write(data)
+    def drop_keys(self, keys: list[Any]) -> None:
+        """These keys, which are there."""
+        self.of.drop(self.find(keys))
+        for key in map(plain, keys):
+            del self.model[key]
 
     @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:

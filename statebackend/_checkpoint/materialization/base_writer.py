@@ -179,7 +179,7 @@ class BaseWriter:
             self._changed = set[int]()
             if not by_triggers:
                 _logger.info(
-                    "bases are due, since changed rows take half of table_memory_bytes: key_groups=%d",
+                    "bases are due, since changed rows take half of table_memory_bytes, or dropped keys: key_groups=%d",
                     len(key_groups),
                 )
 
