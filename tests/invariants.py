@@ -5,7 +5,7 @@ here uses the code that restores a backend: commits are read by their format alo
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, cast
 
@@ -258,6 +258,15 @@ def assert_newest_of_its_time(sequence: int | None, *, newest_at_begin: int, new
 def assert_as_old_as_it_says(staleness_s: float, unknown_s: float) -> None:
     """A follower may not know a commit yet, and says that it has not looked since. `unknown_s`: since it is there."""
     assert staleness_s >= unknown_s, f"said to be {staleness_s:.6f} s old, and is so for {unknown_s:.6f} s"
+
+
+def assert_thinned_by_age(
+    made_s: Mapping[int, float], retained: Collection[int], now_s: float, retained_s: float
+) -> None:
+    """Of each hour that is not older, the newest commit can be opened. `made_s`: of all, by place."""
+    newest = {at_s // 3600: sequence for sequence, at_s in sorted(made_s.items()) if now_s - at_s <= retained_s}
+    missing = sorted(set(newest.values()).difference(retained))
+    assert not missing, f"the newest commits of their hours are not kept: {missing}"
 
 
 def assert_same_history(history: Sequence[CommitSummary], commits: Sequence[Commit]) -> None:

@@ -176,6 +176,22 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "if False:",
         "_judge_hint",
     ),
+    Mutant(
+        "an hour has no milestone",
+        "statebackend._log.sweeping.thinning",
+        "if age_s <= retained_s:",
+        "if age_s <= retained_s / 100:",
+        "assert_thinned_by_age",
+        tries=200,
+    ),
+    Mutant(
+        "what a milestone points into is swept",
+        "statebackend._log.sweeping.log_sweep",
+        'pinned = {**dict.fromkeys(by_sequence, "kept for its age"), **found.pinned}',
+        "pinned = {**found.pinned}",
+        "_sweep_clean",
+        tries=200,
+    ),
     # ------------------------------------------------------------------------------------------------- the savepoints
     Mutant(
         "a savepoint of a commit that exists gets no marker",

@@ -23,6 +23,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "bases": r"^bases of \d+ key groups are written",
     "night": r"^a night passes",
     "sweep beside": r"^sweep\d+: [1-9]\d* of ",
+    "kept by age": r"^[1-9]\d* commits are kept below the floor",
     "sweep at opening": r"life\d+ primary put simulated/swept/\d+: done",
     "entry damaged": r"is damaged, disk",
     "entry gone": r"is gone, disk",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 from statebackend._codec.commit import Claim, Commit, Entry, decode_entry
+from statebackend._log.milestones import milestones_in
 from statebackend._log.names import (
     COMMITS,
     FLOORS,
@@ -18,6 +19,7 @@ from statebackend._log.names import (
     SavepointPin,
     beside_marker,
     entry_key,
+    floor_key,
     floor_of,
     marker_of,
     parse_hint,
@@ -68,6 +70,8 @@ class SimulatedJob:
         self.attempts: Final[list[CheckpointCall]] = []
         self.committed_at_s: Final[dict[int, float]] = {}
         """When each commit came to be there, by its sequence."""
+        self.made_s: Final[dict[int, float]] = {}
+        """The same, as the store's clock has it."""
         self.failure: Exception | None = None
         self.dropped: Final[set[str]] = set()
         """Names of savepoints that are being dropped, or were."""
@@ -94,7 +98,7 @@ class SimulatedJob:
 
     @property
     def floor(self) -> int:
-        """The sweep floor: below it only savepoints can be opened."""
+        """The sweep floor: below it only savepoints and milestones can be opened."""
         return max((floor_of(key) or 0 for key in self.objects if key.startswith(FLOORS)), default=0)
 
     @property
@@ -106,6 +110,11 @@ class SimulatedJob:
             if key not in self._unpinned and (mark := marker_of(key)) is not None
         }
         floor = self.floor
+        marks |= {
+            (each.sequence, each.stamp)
+            for each in milestones_in(self.objects.get(floor_key(floor), b""), "floor").values()
+            if entry_key(each.sequence) in self.objects
+        }
         return [
             commit for commit in self.commits if commit.sequence >= floor or (commit.sequence, commit.stamp) in marks
         ]
@@ -333,6 +342,7 @@ class SimulatedJob:
         invariants.assert_same_contents(found, expected, f"commit {commit.sequence}")
         attempt.sequence = commit.sequence
         self.committed_at_s[commit.sequence] = VirtualClock().monotonic()
+        self.made_s[commit.sequence] = VirtualClock().time()
 
     def _judge_time(self, commit: Commit, attempt: CheckpointCall, contents: Contents) -> None:
         parent = None if commit.parent is None else self.commit_at(commit.parent)

@@ -7,12 +7,12 @@
 A process that works on the job is called a life. The seed decides a run: the settings, how the stores behave (the
 weather), what each life writes, when it is cancelled, by a scope or by `task.cancel()`, when it crashes, and which
 lives continue as zombies while the next ones work. Half of the seeds also have savepoints, sweeps beside the lives, and
-nights after which a sweep finds everything old; savepoints are made of the next commit, of the newest behind it, and of
-older ones from outside, and lives start from them. In one of eight the job is opened again for each batch; in one of
-three its newest commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the
-seeds the job is read beside all that, by readers quick and slow; in one of three its change feed is followed, in one of
-three a state is mirrored into a table, and in one of three there are lives that follow the job first, and then take it
-over.
+nights after which a sweep finds everything old, and many of these keep commits for their age; savepoints are made of
+the next commit, of the newest behind it, and of older ones from outside, and lives start from them. In one of eight the
+job is opened again for each batch; in one of three its newest commit may be damaged or lost between two lives, while a
+host's disk has a good copy. In half of the seeds the job is read beside all that, by readers quick and slow; in one of
+three its change feed is followed, in one of three a state is mirrored into a table, and in one of three there are lives
+that follow the job first, and then take it over.
 
 Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
 values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.
@@ -55,8 +55,9 @@ from tests import invariants
 from tests.simulation.beside.followers import Follower
 from tests.simulation.beside.losses import draw_loss
 from tests.simulation.beside.maintenance import Maintenance
-from tests.simulation.beside.mirrors import Mirrors, TablePlan, draw_rollbacks, draw_table
+from tests.simulation.beside.mirrors import Mirrors
 from tests.simulation.beside.readers import Reader
+from tests.simulation.beside.tables import TablePlan, draw_rollbacks, draw_table
 from tests.simulation.job import JOB, SimulatedJob
 from tests.simulation.judged import PATIENCE_S, Sabotage
 from tests.simulation.life import Life
@@ -88,6 +89,8 @@ NIGHT_EVERY: Final = 5
 """Lives between two nights of a job that is opened again for each batch."""
 HOP_S: Final = (0.0, 0.0001, 0.003)
 """Seconds that work in a thread takes."""
+RETAINED_S: Final = (0.0, 3 * NIGHT_S, 30 * NIGHT_S)
+"""Ages up to which commits are kept, one an hour."""
 
 
 AnyReader = TypeVar("AnyReader", Reader, Follower)
@@ -174,6 +177,7 @@ class _World:
             self._scenario.settings,
             checkpoints_retained=self._upkeep.checkpoints_retained,
             sweep_interval_s=self._upkeep.sweep_interval_s or (3600.0 if self._is_opened_often else 0.0),
+            checkpoints_retained_s=self._drawing("milestones").choice(RETAINED_S) if self._upkeep != Upkeep() else 0.0,
         )
         self.job: Final = SimulatedJob(
             late=self._scenario.weather.late, checkpoints_retained=self.settings.checkpoints_retained
@@ -342,6 +346,13 @@ class _World:
             assert not report.failures, f"not deleted: {report.failures}"
         left = [each.key for each in (await sweep.run(dry_run=True)).garbage]
         assert not left, f"a sweep has left garbage: {left}"
+        if self.settings.checkpoints_retained_s and not self.job.was_damaged:
+            retained = {commit.sequence for commit in self.job.retained}
+            invariants.assert_thinned_by_age(
+                self.job.made_s, retained, self._clock.time(), self.settings.checkpoints_retained_s
+            )
+            floor = self.job.floor
+            self.tell(f"{sum(sequence < floor for sequence in retained)} commits are kept below the floor")
         there = invariants.commits_of(invariants.read_log(self.job.objects, JOB))
         invariants.assert_nothing_is_left_over(self.job.objects, there)
 
