@@ -6,10 +6,15 @@ from typing import Final
 
 from statebackend._log.mirror_steps import Form
 from statebackend._log.names import check_mirror_name
+from statebackend._mirroring.older_changes import older_changes
 from statebackend._mirroring.target import MirrorTarget, check_form
 from statebackend._mirroring.targets.parquet import ParquetTarget
+from statebackend._reading.reading_reports import KeyHistory
 from statebackend._state.values import Upcast
+from statebackend.abc import ObjectStore
 from statebackend.errors import InputError
+from statebackend.ids import Key
+from statebackend.settings import Settings
 
 
 class Mirror:
@@ -46,6 +51,12 @@ class Mirror:
         self.migrate: Final[Sequence[Upcast]] = (migrate,) if callable(migrate) else migrate
         self.every_s: Final = every_s
         self.hold_s: Final = hold_s
+
+    async def read_on(
+        self, settings: Settings, found: KeyHistory, key: Key, *, store: ObjectStore | None = None
+    ) -> KeyHistory:
+        """A key's history with what the mirror's log has before it. Raises as `older_changes`."""
+        return await older_changes(settings, self.name, self.target, found, key, store=store)
 
 
 def target_at(text: str) -> MirrorTarget:

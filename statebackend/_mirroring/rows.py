@@ -172,7 +172,7 @@ class RowsOfSteps:
     @staticmethod
     def _gone(schema: Schema, keys: Mapping[Key, int], *, as_json: bool) -> RecordBatch:
         type_ = schema.field(KEY).type
-        shown = [_shown(key, type_, as_json=as_json) for key in keys]
+        shown = [shown_key(key, type_, as_json=as_json) for key in keys]
         arrays = [pa.array(list(keys.values()), pa.int32()), pa.array(shown, type_)]
         others = [pa.nulls(len(keys), field.type) for field in list(schema)[2:]]
         return pa.RecordBatch.from_arrays([*arrays, *others], schema=schema)
@@ -310,9 +310,9 @@ def _plain(value: Any) -> Any:
     return value.as_py() if hasattr(value, "as_py") else value
 
 
-def _shown(key: Key, type_: Any, *, as_json: bool) -> Any:
+def shown_key(key: Key, type_: Any, *, as_json: bool) -> Any:
     if as_json:
         return msgspec.json.encode(plain(key)).decode()
     if isinstance(key, tuple):
-        return {field.name: _shown(part, field.type, as_json=False) for field, part in zip(type_, key, strict=True)}
+        return {field.name: shown_key(part, field.type, as_json=False) for field, part in zip(type_, key, strict=True)}
     return key

@@ -1,7 +1,7 @@
 """The table that a mirror writes to. A target of your own has three methods, and passes `MirrorTargetConformance`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -120,6 +120,14 @@ class MirrorTarget(ABC):
         """Write one step, and its number and the mirror's id with it; nothing if the table has that number, or a later
         one. Rows and number at once, if the target can: else the number last.
         """
+
+    async def read_back(self, generation: int) -> AsyncIterator[RecordBatch]:
+        """Yield the rows of a `log` that have this generation, in any order, perhaps some of them twice, with others.
+
+        Needed only for the history of a key (`history_of(mirror=)`).
+        """
+        raise InputError("this target does not read its rows back: read the history in it by SQL", target=self.place)
+        yield
 
     def view(self) -> str | None:
         """The text of a query that shows the newest row of each key of a `log`, where there is one."""

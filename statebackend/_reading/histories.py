@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -73,13 +73,33 @@ class _Touched(NamedTuple):
     is_whole: bool
 
 
+class ReadsOn(Protocol):
+    """Knows of changes before the oldest commit that is kept: a mirror with a log."""
+
+    async def read_on(
+        self, settings: Settings, found: KeyHistory, key: Key, *, store: ObjectStore | None = None
+    ) -> KeyHistory:
+        """The history, with what is known before it."""
+        ...
+
+
 async def history_of(
-    settings: Settings, state: str, key: Key, *, since: Moment | None = None, store: ObjectStore | None = None
+    settings: Settings,
+    state: str,
+    key: Key,
+    *,
+    since: Moment | None = None,
+    mirror: ReadsOn | None = None,
+    store: ObjectStore | None = None,
 ) -> KeyHistory:
     """Find every kept commit that changed this key of a state, newest first, with the values before and after.
 
     It goes back over the commits that led to the newest one, as far as they are kept without a gap: savepoints that
     lie before that tell nothing. `since`: no further back than the newest commit that is not later.
+
+    `mirror`: an `sb.Mirror` of the state with a log in a folder. What it has written since it last began anew is told
+    behind what the job keeps: of such a change `sequence` is -1, and its source has the batch alone. Where the job was
+    taken back, the commits that were abandoned are told, and then the one that took them back.
 
     Values are shown as by `read_rows`, without the classes. Of the log each kept entry is read once, and of the changes
     and the state what belongs to the key's group. Nothing is written, and nobody is fenced.
@@ -120,7 +140,7 @@ async def history_of(
                 type_wanted=form_of(key),
             )
         begin = before or oldest
-        return KeyHistory(
+        found = KeyHistory(
             state=state,
             key=plain(key),
             changes=tuple(changes),
@@ -129,6 +149,27 @@ async def history_of(
             value=value,
             is_whole=before is None,
         )
+    if mirror is None or found.is_whole or (since_s is not None and found.since_s <= since_s + ROUNDED_S):
+        return found
+    return _until(await mirror.read_on(settings, found, key, store=store), since_s)
+
+
+def _until(found: KeyHistory, since_s: float | None) -> KeyHistory:
+    """The history back to the newest change that is not later than that."""
+    place = next(
+        (place for place, each in enumerate(found.changes) if since_s is not None and each.committed_at_s <= since_s),
+        None,
+    )
+    if place is None:
+        return found
+    begin = found.changes[place]
+    return msgspec.structs.replace(
+        found,
+        changes=found.changes[:place],
+        checkpoint_id=begin.checkpoint_id,
+        since_s=begin.committed_at_s,
+        value=begin.after,
+    )
 
 
 async def _branch(

@@ -192,6 +192,10 @@ def _add_readers(
     logging.add_argument("state", help="its name")
     logging.add_argument("key", help=_KEY)
     logging.add_argument("--since", metavar="TIME", help="no further back than this time, as for --at")
+    logging.add_argument(
+        "--mirror", metavar="TARGET", help="read on in the log of a mirror in this folder, where what is kept ends"
+    )
+    logging.add_argument("--mirror-name", metavar="NAME", help="of the mirror; by default that of the state")
 
     watching = commands.add_parser("watch", parents=[common], help="print a line for each checkpoint as it is made")
     watching.add_argument("--every-s", metavar="S", type=float, default=1.0, help="look so often")

@@ -204,7 +204,12 @@ async def history(settings: Settings, options: argparse.Namespace) -> KeyHistory
     """The history of a key."""
     from statebackend._reading.histories import history_of  # noqa: PLC0415  # pyarrow is an extra
 
-    return await history_of(settings, options.state, key_from(options.key), since=options.since)
+    mirror = None
+    if options.mirror is not None:
+        from statebackend._mirroring.mirrors import Mirror  # noqa: PLC0415  # as above
+
+        mirror = Mirror(options.state, to=options.mirror, name=options.mirror_name)
+    return await history_of(settings, options.state, key_from(options.key), since=options.since, mirror=mirror)
 
 
 def history_lines(found: KeyHistory) -> Sequence[str]:

@@ -11,7 +11,7 @@ import io
 import os
 import re
 import secrets
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from statebackend._backend.stores import open_store, open_threads
-from statebackend._columns.arrow import RecordBatch, pa
+from statebackend._columns.arrow import RecordBatch, pa, pc
 from statebackend._mirroring.target import (
     BATCH_ID,
     CHECKPOINT_ID,
@@ -44,6 +44,7 @@ _ALIKE: Final = [GENERATION, OP, CHECKPOINT_ID, BATCH_ID, COMMITTED_AT, KEY_GROU
 """Columns with few values. In those of the state a dictionary costs more than it saves: zstd finds what comes again."""
 _NO_ROWS: Final[list[RecordBatch]] = []
 _FINAL: Final = re.compile(r"(\d{12})\.parquet")
+_OURS: Final = re.compile(r"\d{12}(-\d{5}-[0-9a-f]{8})?\.parquet")
 
 
 class ParquetTarget(MirrorTarget):
@@ -119,6 +120,13 @@ class ParquetTarget(MirrorTarget):
             writer.write_table(pa.Table.from_batches(list(batches)).cast(schema))
         return file.getvalue()
 
+    async def read_back(self, generation: int) -> AsyncIterator[RecordBatch]:
+        first = f"{generation:012d}"
+        names = [info.key async for info in self._store.list("") if _OURS.fullmatch(info.key) and info.key >= first]
+        for name in names:
+            for batch in await self._threads.cpu(_rows_of, await self._store.get(name), generation):
+                yield batch
+
     def view(self) -> str | None:
         files = f"{self._url.removeprefix('file://')}/*.parquet".replace("'", "''")
         return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
@@ -135,6 +143,13 @@ def _files(batches: Iterator[RecordBatch]) -> Iterator[list[RecordBatch]]:
         held.append(batch)
         count += batch.num_rows
     yield held
+
+
+def _rows_of(body: bytes, generation: int) -> list[RecordBatch]:
+    """The rows of a file that have this generation."""
+    table = _parquet().read_table(pa.BufferReader(body))
+    found: list[RecordBatch] = table.filter(pc.equal(table.column(GENERATION), generation)).to_batches()
+    return found
 
 
 def _none(rows: MirrorRows) -> RecordBatch:
