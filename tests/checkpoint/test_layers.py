@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from statebackend._checkpoint.materialization.base_schedule import BaseTriggers, is_due
 from statebackend._checkpoint.materialization.layers import begin_of, first_to_merge, layers, segments_of, tail
-from statebackend._checkpoint.materialization.tiers import due, last_id, mark_of, members, members_in, merged_id
+from statebackend._checkpoint.materialization.tiers import due, id_in_layer, last_id, mark_of, members, members_in
 from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange, RangeState, SequenceNumber, all_key_groups
 from statebackend.settings import MiB, Settings
 
@@ -24,10 +24,10 @@ def handle(
     return ChangeSetHandle(of_file, name, SequenceNumber(number), 400, length, groups, 10)
 
 
-def layer(members: int, number: int, length: int) -> list[ChangeSetHandle]:
-    """A layer of so many change sets, in three files."""
-    pages = [handle(f"+{members}s 0-127", number, length, groups, str(groups)) for groups in (HALF, OTHER)]
-    return [handle(f"+{members}r 0-127", number, 50), *pages]
+def layer(members: int, number: int, length: int, place: int = 0) -> list[ChangeSetHandle]:
+    """A layer of so many change sets, in three files, behind `place` others."""
+    pages = [handle(f"+{members}s{place} 0-127", number, length, groups, str(groups)) for groups in (HALF, OTHER)]
+    return [handle(f"+{members}r{place} 0-127", number, 50), *pages]
 
 
 HALF, OTHER = KeyGroupRange(0, 63), KeyGroupRange(64, 127)
@@ -42,7 +42,7 @@ def state(changelog: list[ChangeSetHandle], base_bytes: int = 10_000) -> RangeSt
 
 def test_layers_are_the_first_handles_of_a_changelog() -> None:
     """Each says how many change sets it stands for, in each of its handles, and counts once."""
-    changelog = [*layer(16, 15, 900), *layer(4, 19, 300), *TAIL]
+    changelog = [*layer(16, 15, 900), *layer(4, 19, 300, 1), *TAIL]
     assert layers(changelog) == [(0, 3), (3, 6)]
     assert tail(changelog) == TAIL
     assert [begin_of(changelog, number) for number in range(3)] == [0, 3, 6]
@@ -51,17 +51,26 @@ def test_layers_are_the_first_handles_of_a_changelog() -> None:
     assert [each.key_groups for each in segments_of(changelog[:3])] == [(ALL,), (HALF,), (OTHER,)]
 
 
+def test_layers_of_two_openings_are_two_though_their_last_members_have_one_number() -> None:
+    """Each opening counts its change sets from 0. Were they one, the newer one would not be looked up first."""
+    older = handle(*id_in_layer([handle("0-127", 1)], 0, "s"))
+    newer = handle(*id_in_layer([older, handle("0-127", 0), handle("0-127", 1)], 1, "r"))
+    assert last_id(older) == last_id(newer)
+    assert layers([older, newer]) == [(0, 1), (1, 2)]
+    assert members_in([older, newer]) == 3
+
+
 def test_a_new_layer_stands_for_all_that_it_takes_in() -> None:
     """Its last member is the last of the changelog, so that readers know where they are."""
-    changelog = [*layer(16, 15, 900), *layer(4, 19, 300), *TAIL]
-    assert merged_id(changelog[3:], "s") == ("+7s 0-127", 22)
-    new = handle(*merged_id(changelog, "r"))
+    changelog = [*layer(16, 15, 900), *layer(4, 19, 300, 1), *TAIL]
+    assert id_in_layer(changelog, 3, "s") == ("+7s1 0-127", 22)
+    new = handle(*id_in_layer(changelog, 0, "r"))
     assert (members(new), mark_of(new), last_id(new)) == (23, "r", last_id(TAIL[-1]))
 
 
 def test_layers_are_no_change_sets_to_merge_by_their_number() -> None:
     """However small they are."""
-    assert due([*layer(1, 15, 10), *layer(1, 16, 10)], 2) is None
+    assert due([*layer(1, 15, 10), *layer(1, 16, 10, 1)], 2) is None
     assert due([*layer(1, 15, 10), *TAIL], 2) == (3, 6)
 
 
@@ -73,7 +82,7 @@ def test_a_new_layer_takes_in_those_that_are_not_larger_than_all_that_is_newer(
     sizes: list[int], first: int | None
 ) -> None:
     """The tail has 300 bytes. With the base it takes in everything."""
-    changelog = [one for number, size in enumerate(sizes) for one in (handle("+2s 0-127", number, size),)]
+    changelog = [handle(f"+2s{at} 0-127", at, size) for at, size in enumerate(sizes)]
     assert first_to_merge(state([*changelog, *TAIL]), ratio=1.0, base_bytes=10_000) == first
 
 
@@ -111,7 +120,7 @@ def life(base_bytes: int, tail_bytes: int, steps: int) -> Life:
     written, most = 0, 0
     for number in range(steps):
         written += tail_bytes
-        changelog = [handle("+2s 0-127", at, size) for at, size in enumerate(sizes)]
+        changelog = [handle(f"+2s{at} 0-127", at, size) for at, size in enumerate(sizes)]
         changelog.append(handle("0-127", number + 1000, tail_bytes))
         first = first_to_merge(state(changelog, base_bytes), ratio=RATIO, base_bytes=base_bytes)
         if first is None:
@@ -136,7 +145,7 @@ def test_each_layer_is_larger_than_all_behind_it(tails: list[int]) -> None:
     """So their number is at most that of the doublings."""
     sizes: list[int] = []
     for number, tail_bytes in enumerate(tails):
-        changelog = [handle("+2s 0-127", at, size) for at, size in enumerate(sizes)]
+        changelog = [handle(f"+2s{at} 0-127", at, size) for at, size in enumerate(sizes)]
         changelog.append(handle("0-127", number + 1000, tail_bytes))
         first = first_to_merge(state(changelog, 1 << 40), ratio=1.0, base_bytes=1 << 40)
         assert first is not None

@@ -68,6 +68,20 @@ async def test_what_changes_goes_into_a_layer(job: LayeredJob) -> None:
 
 
 @run_virtual
+async def test_a_job_that_opens_for_each_batch_has_layers_of_its_own(job: LayeredJob) -> None:
+    """Each numbers its change sets alike: layers of several must not be taken for one, nor rows come back."""
+    await job.with_a_base(3300)
+    for number, end in enumerate((3000, 250, 9)):
+        async with job.open() as backend:
+            job.write(backend, [f"k{key}" for key in range(end)], [f"k{end + 20}"])
+            await job.commit(backend)
+            await job.commit(backend)
+        assert len(layers((await job.newest()).changelog)) == number + 1
+    async with job.open() as backend:
+        job.check(backend)
+
+
+@run_virtual
 async def test_nothing_of_a_layer_is_in_memory_after_a_restart(job: LayeredJob) -> None:
     """With local copies and without."""
     await job.with_layers(3)

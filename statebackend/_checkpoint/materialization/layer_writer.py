@@ -9,7 +9,7 @@ from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.materialization.bases import Bases, pack
 from statebackend._checkpoint.materialization.layers import begin_of, segments_of
 from statebackend._checkpoint.materialization.merged_change_sets import ReadChanges
-from statebackend._checkpoint.materialization.tiers import PAGES, REST, mark_of, merged_id
+from statebackend._checkpoint.materialization.tiers import PAGES, REST, id_in_layer, mark_of
 from statebackend._codec.change_sets.changes import ChangeSet, change_set
 from statebackend._state.states_in_runs import NewLayer
 from statebackend._tables.snapshot import StatesSnapshot
@@ -62,12 +62,12 @@ class LayerWriter:
         rest = [*rest, *await self._threads.background(list, new.drops())]
         handles: list[ChangeSetHandle] = []
         if rest:
-            handles += await self._upload([change_set(*merged_id(members, REST), rest)], uploaded, pause)
+            handles += await self._upload([change_set(*id_in_layer(changelog, place, REST), rest)], uploaded, pause)
         pieces = pack(
             new.rows(key_groups, pause),
             key_groups,
             segment_bytes_max=self._segment_bytes_max,
-            merged=merged_id(members, PAGES),
+            merged=id_in_layer(changelog, place, PAGES),
         )
         while (piece := await self._threads.background(next, pieces, None)) is not None:
             handles += await self._upload(piece.frames, uploaded, pause)

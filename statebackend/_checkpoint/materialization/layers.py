@@ -1,7 +1,7 @@
 """Decides when changes go into a layer over the bases, which layers are written as one, and when into a base. Pure.
 
     bases:      A[0, 63] B[64, 127]
-    changelog:  +300r +300s +300s | +16r +16s | h h h h h      two layers, and a tail of five change sets
+    changelog:  +300r0 +300s0 +300s0 | +16r1 +16s1 | h h h h h      two layers, and a tail of five change sets
 
 A layer is a change set that all before it were merged into, cut into segments: what they have done to columnar states
 in the end lies in pages, sorted, and is looked up there (mark `s`); the rest of them, and the keys that they have
@@ -15,14 +15,14 @@ the smallest, in powers of two. Once all are as large as `materialize_changelog_
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from statebackend._checkpoint.materialization.tiers import Neighbours, last_id, mark_of
+from statebackend._checkpoint.materialization.tiers import Neighbours, layer_of
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState
 
 
 def layers(changelog: Sequence[ChangeSetHandle]) -> Sequence[Neighbours]:
     """Where the layers of a changelog lie, oldest first: before everything else."""
     found: list[Neighbours] = []
-    for key, handles in groupby(changelog, key=lambda handle: last_id(handle) if mark_of(handle) else None):
+    for key, handles in groupby(changelog, key=layer_of):
         if key is None:
             break
         begin = found[-1].end if found else 0

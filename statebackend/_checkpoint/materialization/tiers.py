@@ -25,7 +25,7 @@ from statebackend.settings import MiB
 
 FULL_BYTES: Final = 4 * MiB
 """Stored bytes from which a change set is not merged any more: to fetch it takes longer than to ask for it."""
-_MERGED: Final = re.compile(r"\+([0-9]{1,9})([sr]?) (.*)", re.DOTALL)
+_MERGED: Final = re.compile(r"\+([0-9]{1,9})(?:([sr])([0-9]{1,9}))? (.*)", re.DOTALL)
 """A merged log id. No writer has one: writers are named after their key groups."""
 PAGES: Final = "s"
 """The mark of a merged change set with rows in pages, sorted."""
@@ -51,7 +51,7 @@ def members(handle: ChangeSetHandle) -> int:
 def last_id(handle: ChangeSetHandle) -> ChangeSetId:
     """The id of the change set that the handle points to; of a merged one, that of its last member."""
     found = _merged(handle)
-    return (handle.log_id if found is None else found[3]), handle.sequence_number
+    return (handle.log_id if found is None else found[4]), handle.sequence_number
 
 
 def is_merged(handle: ChangeSetHandle) -> bool:
@@ -61,21 +61,38 @@ def is_merged(handle: ChangeSetHandle) -> bool:
 
 def mark_of(handle: ChangeSetHandle) -> str:
     """`PAGES` or `REST` of a change set that lies in a layer, empty for others."""
-    return "" if (found := _merged(handle)) is None else found[2]
+    return "" if (found := _merged(handle)) is None else found[2] or ""
+
+
+def layer_of(handle: ChangeSetHandle) -> tuple[ChangeSetId, int] | None:
+    """The same for all handles of one layer, another one for its neighbours; `None` for what lies in none.
+
+    The last of its members does not tell: two openings of a job number their change sets alike. So a layer has one
+    more than the layer before it.
+    """
+    found = _merged(handle)
+    return None if found is None or not found[2] else (last_id(handle), int(found[3]))
 
 
 def members_in(changelog: Iterable[ChangeSetHandle]) -> int:
     """How many change sets these stand for. Each of a layer says it for all of them."""
     total = 0
-    for _, of_layer in groupby(changelog, key=lambda handle: last_id(handle) if mark_of(handle) else handle):
+    for _, of_layer in groupby(changelog, key=lambda handle: layer_of(handle) or handle):
         total += members(next(of_layer))
     return total
 
 
-def merged_id(handles: Sequence[ChangeSetHandle], mark: str = "") -> ChangeSetId:
+def merged_id(handles: Sequence[ChangeSetHandle]) -> ChangeSetId:
     """The id of the change set that these are merged into. There is at least one."""
     log_id, number = last_id(handles[-1])
-    return f"+{members_in(handles)}{mark} {log_id}", number
+    return f"+{members_in(handles)} {log_id}", number
+
+
+def id_in_layer(changelog: Sequence[ChangeSetHandle], begin: int, mark: str) -> ChangeSetId:
+    """The id of a change set of the layer that a changelog becomes from `begin` on."""
+    before = layer_of(changelog[begin - 1]) if begin else None
+    log_id, number = last_id(changelog[-1])
+    return f"+{members_in(changelog[begin:])}{mark}{0 if before is None else before[1] + 1} {log_id}", number
 
 
 def due(changelog: Sequence[ChangeSetHandle], fan_in: int, left: Container[ChangeSetHandle] = ()) -> Neighbours | None:
