@@ -149,6 +149,16 @@ class RunTableMachine(TableMachine):
             del self.model[key]
 
     @rule(data=st.data())
+    def overwrite(self, data: st.DataObject) -> None:
+        """Two layers with other values of some keys, which are looked up then."""
+        self.end(gives_up=True, size=1)
+        for _ in range(2):
+            self.scatter(data)
+            self._begin(len(self.stored))
+            self.end(gives_up=False, size=1 << 20)
+        self.look_up(data)
+
+    @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:
         """Some keys are read, when nothing is in memory that a run has."""
         self.drain()
