@@ -184,7 +184,8 @@ def classify(
     entries.update((entry_key(sequence), (SweepReason.SUPERSEDED, "not retained")) for sequence in log.remove)
     for info in objects:
         verdict, reason = entries.get(info.key) or known.get(info.key) or _judge(info.key, reach, epoch, newest)
-        if verdict in _STAYING and reach.needed.get(info.key, sequence_of(info.key)) in milestones:
+        needed_by = reach.needed.get(info.key, sequence_of(info.key))
+        if verdict in _STAYING and needed_by is not None and needed_by in milestones:
             verdict = SweepReason.MILESTONE
         if verdict is SweepReason.ORPHAN and not ages.is_old(info.modified_s):
             verdict, reason = SweepReason.YOUNG, f"{reason}, but younger than {ages.min_age_s:g} s"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -321,7 +321,7 @@ def _pairs_of(entries: Any) -> Iterable[Any]:
     """The pairs of a mapping, of a map of Arrow's, or of the list of records that stands for one with null names."""
     if hasattr(entries, "items"):
         return entries.items()  # type: ignore[no-any-return]
-    return (_pair_of(each) if isinstance(each, dict) else each for each in entries)
+    return (_pair_of(cast("dict[str, Any]", each)) if isinstance(each, dict) else each for each in entries)
 
 
 def _pair_of(record: dict[str, Any]) -> Any:

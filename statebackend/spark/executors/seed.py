@@ -229,10 +229,10 @@ class _SeedJob:
     def _job(self, epoch: Epoch | None) -> DataFrame:
         """The frame whose rows are the results of the tasks."""
         sent = pickled(msgspec.structs.replace(self._spec, epoch=epoch))
-        task: Any = task_of(
-            sent, release=__version__, module=seed_task.__name__
-        )  # mapInArrow has pyarrow's types: none
-        return self._rows.mapInArrow(task, RESULT_SCHEMA)
+        task = task_of(sent, release=__version__, module=seed_task.__name__)
+        rows: Any = self._rows  # the types of mapInArrow are pyarrow's, which has none
+        job: DataFrame = rows.mapInArrow(task, RESULT_SCHEMA)
+        return job
 
 
 def _placed(frame: DataFrame, key: Sequence[str], name: str, spec: SeedSpec) -> DataFrame:
