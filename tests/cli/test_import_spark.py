@@ -40,5 +40,6 @@ def test_its_arguments_go_to_the_function(place: Place, monkeypatch: pytest.Monk
         "operator_id": 0,
         "clock": "event",
         "dry_run": False,
+        "parallelism": None,
     }
     assert place.run("import-spark", "c", "--states", "nowhere:x", job="new")[0] == cli.WRONG_CALL

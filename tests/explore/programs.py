@@ -176,6 +176,9 @@ class _BatchesAtCommit:
             self.content[each.owner] = self.content.get(each.owner, b"") + each.body
         self.commit = commit
 
+    async def free(self, may_go_on: Any) -> None:
+        """Nothing was kept."""
+
 
 class _Follower(Following):
     """Follows objects whose bytes say which batches are in them."""

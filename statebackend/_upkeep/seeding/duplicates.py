@@ -75,7 +75,7 @@ def rows_of(runs: Sequence[Run], window: tuple[int, int]) -> list[BinRows]:
 def _in_question(hashes: Hashes) -> Flags:
     """For each hash, true if another one is equal."""
     ordered = np.sort(hashes)
-    return np.isin(hashes, ordered[1:][ordered[1:] == ordered[:-1]])
+    return np.isin(hashes, ordered[1:][ordered[1:] == ordered[:-1]], kind="sort")  # numpy 2.0 has no tables of uint64
 
 
 def _keys_at(rows: BinRows, places: Integers) -> list[Key | None]:
