@@ -26,6 +26,8 @@ class ReadingStep(NamedTuple):
 
 def check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     """Raise `InputError`, which names the closest known one, for a name that is not known, or is given twice."""
+    if isinstance(names, str):  # it would be a name for each of its letters
+        raise InputError(f"give each {what} by its name, in a list", **{what: names})
     for place, name in enumerate(names):
         if name not in known:
             closest = difflib.get_close_matches(name, known, n=1)

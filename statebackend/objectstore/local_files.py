@@ -87,7 +87,7 @@ def make_root(root: Path) -> None:
         root.mkdir(mode=0o700)
     except FileExistsError:  # another process made it first, or it is no directory
         if not root.is_dir():
-            raise StoreAccessError("the store's root is not a directory: correct the primary", root=str(root)) from None
+            raise StoreAccessError("the store's root is not a directory: correct its path", root=str(root)) from None
     sync_directory(root.parent)
 
 

@@ -139,6 +139,8 @@ async def test_an_older_checkpoint_and_a_savepoint_can_be_cloned() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "itself": ({"job": JOB}, "onto itself"),
+    "a name for a list": ({"states": "value"}, "in a list"),
+    "no states": ({"states": []}, "in a list"),
     "unknown state": ({"states": ["nothing"]}, "no state of that name"),
     "share of nothing": ({"keys": 0.0}, "share of the keys"),
     "more than all": ({"keys": 50}, "share of the keys"),

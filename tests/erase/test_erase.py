@@ -316,6 +316,8 @@ WRONG: dict[str, tuple[Any, dict[str, Any], type[InputError], str]] = {
     "one key, not a list": (ADA, {}, InputError, "a list of keys"),
     "no key of ours": ([1.5], {}, KeyTypeError, "key"),
     "never was": (["Nobody"], {}, InputError, "nothing of the job has these keys"),
+    "a name for a list": ([ADA], {"states": "value"}, InputError, "in a list"),
+    "no states": ([ADA], {"states": []}, InputError, "in a list"),
     "unknown state": ([ADA], {"states": ["nothing"]}, InputError, "no state of that name"),
     "unknown choice": ([ADA], {"savepoints": "keep"}, InputError, "'refuse' or 'drop'"),
 }

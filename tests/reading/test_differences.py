@@ -112,6 +112,8 @@ async def test_values_of_earlier_versions_are_compared_by_the_upcasts() -> None:
         await differences(store, 5, 6, migrate=upcasts)
     with pytest.raises(errors.InputError, match="there are: n"):
         await differences(store, 5, 6, migrate={"m": upcasts})
+    with pytest.raises(errors.InputError, match="in a list"):
+        await differences(store, 5, 6, states="n")
 
 
 class Leg(msgspec.Struct):

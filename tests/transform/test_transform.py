@@ -165,6 +165,11 @@ async def test_what_is_moved_keeps_its_time_of_writing() -> None:
     assert (await read(SETTINGS, store))["recent"] == {"new moved": 6}
 
 
+async def in_vain(key: sb.Key, value: Any) -> Any:
+    """A function that would have to be awaited."""
+    return [(key, value)]
+
+
 WRONG: dict[str, tuple[str, F, dict[str, Any], type[Exception], str]] = {
     "two keys become one": ("value", lambda _, value: [("one", value)], {}, InputError, "two keys cannot become one"),
     "one key twice": ("list", lambda key, value: [(key, value)] * 2, {}, InputError, "two keys cannot become one"),
@@ -196,6 +201,7 @@ WRONG: dict[str, tuple[str, F, dict[str, Any], type[Exception], str]] = {
     "a new entry": ("map", lambda key, value: [(key, {99: 1})], {"type": int}, InputError, "not added"),
     "another type": ("value", lambda key, value: [(key, value)], {"type": str}, StateTypeError, "another type"),
     "unknown column": ("columns", lambda key, row: [(key, {"n": 1})], {}, InputError, "columns of the state"),
+    "async": ("value", in_vain, {}, InputError, "the function is async"),
     "it fails": ("value", lambda key, value: [(key, value["a"])], {}, InputError, "the function failed"),
     "unknown state": ("nothing", renamed, {}, InputError, "no state of that name"),
     "no keys": ("offsets", renamed, {}, InputError, "no state of that name"),

@@ -140,9 +140,13 @@ async def erase(
 
 
 def state_ids(commit: Commit, states: Literal["all"] | Sequence[str]) -> frozenset[int] | None:
-    """The ids of these states; `None` for all. Raises `InputError` for a name that the commit does not have."""
+    """The ids of these states; `None` for all. Raises `InputError` for a name that the commit does not have, and for
+    none.
+    """
     if states == "all":
         return None
+    if isinstance(states, str) or not states:  # text would be a name for each of its letters
+        raise InputError("give the names of states in a list, or 'all'", states=states)
     known = {state.name: state.state_id for state in commit.states}
     if unknown := [name for name in states if name not in known]:
         raise InputError("the job has no state of that name", state=unknown[0], known=", ".join(sorted(known)))

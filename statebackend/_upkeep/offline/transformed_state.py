@@ -3,6 +3,7 @@
 Nothing here waits on a store: it is run in a thread, some thousand keys at a time.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,9 @@ class TransformedState(ABC):
         """The pairs that the function returns for a key, with the name of the state."""
         try:
             found = self._function(key, value)
+            if inspect.iscoroutine(found):
+                found.close()
+                raise InputError("the function is async: give one that returns its pairs", state=self._state.name)
             pairs = [] if found is None else list(found)
         except StateBackendError:
             raise
