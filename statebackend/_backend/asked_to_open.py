@@ -1,6 +1,6 @@
 """The arguments of an opening, checked; and a state that it may go on from in place of restoring one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, Protocol, TypedDict
 
@@ -45,6 +45,10 @@ class HowToOpen(TypedDict, total=False):
     read_only: bool
 
 
+BeforeClaim = Callable[[Commit | None], None]
+"""Gets the commit to go on from before the job is claimed. What it raises is raised, and nobody was fenced."""
+
+
 class AskedToOpen:
     """The arguments of one call of `open_backend`. `warm`: a state that is held already, to go on from."""
 
@@ -81,6 +85,7 @@ class AskedToOpen:
         self.observer: Final = Observers(observer or Observer())
         self.read_only: Final = read_only
         self.warm: Final = warm
+        self.before_claim: BeforeClaim = lambda _: None
         self._check()
 
     @property

@@ -6,6 +6,7 @@ from functools import partial
 
 import anyio
 
+from statebackend._backend.asked_to_open import BeforeClaim
 from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import open_primary, open_threads, readable_copies, telling_requests
 from statebackend._backend.sweeping import SweepBeside
@@ -54,6 +55,7 @@ async def open_counted_coordinator(
     store: ObjectStore | None = None,
     clock: Clock | None = None,
     observer: Observer | None = None,
+    before_claim: BeforeClaim = lambda _: None,
 ) -> AsyncGenerator[tuple[CheckpointCoordinator, Spending], None]:
     """As `open_coordinator`, with the count of the coordinator's requests, of which `observer` is told."""
     clock, observer = clock or SystemClock(), Observers(observer or Observer())
@@ -73,7 +75,9 @@ async def open_counted_coordinator(
             savepoint=savepoint,
             copies=partial(readable_copies, settings, None, threads),
         )
-        position = await job.claim(await job.look())
+        position = await job.look()
+        before_claim(position.base)
+        position = await job.claim(position)
         tell_passed_over(position, observer)
         tell_opened(settings, position, None, clock.monotonic() - begun_s)
         sweep = SweepBeside(

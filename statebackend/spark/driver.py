@@ -14,8 +14,9 @@ from typing import Any, Final, cast
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from statebackend._backend.asked_to_open import AskedToOpen, BeforeClaim
 from statebackend._backend.copy_writers import OpenUploader
-from statebackend._backend.opening import open_backend
+from statebackend._backend.opening import open_restorable
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._observers import Observers
 from statebackend._processing.clockless import check_clock_moves
@@ -79,15 +80,19 @@ class InDriver:
     def check(self, df: DataFrame) -> None:
         """Accept any frame: the driver can process those of Spark Connect, too."""
 
-    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[StateBackend]:
+    def open(
+        self, checkpoint_id: CheckpointId | None, before_claim: BeforeClaim
+    ) -> AbstractAsyncContextManager[StateBackend]:
         """Open the state at its newest checkpoint, or at `checkpoint_id`."""
-        cold = open_backend(
+        asked = AskedToOpen(
             self._settings,
             checkpoint_id=checkpoint_id,
             store=self._store,
             uploader=self._uploader,
             observer=self._observer,
         )
+        asked.before_claim = before_claim
+        cold = cast("AbstractAsyncContextManager[StateBackend]", open_restorable(asked))
         return cold if self._standby is None else self._standby.opened(cold, is_newest=checkpoint_id is None)
 
     def apply(self, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread) -> None:

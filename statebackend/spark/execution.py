@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from pyspark.sql import DataFrame
 
+from statebackend._backend.asked_to_open import BeforeClaim
 from statebackend._log.outbox import JobOutbox
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._processing.runner import ProcessorRunner
@@ -57,7 +58,7 @@ class Execution(Protocol):
         """Raise `SettingsError` if `df` cannot be processed there. Called before claiming, so nobody is fenced."""
         ...
 
-    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[Any]:
+    def open(self, checkpoint_id: CheckpointId | None, before_claim: BeforeClaim) -> AbstractAsyncContextManager[Any]:
         """Claim the job and open it at its newest checkpoint, or at `checkpoint_id`: an `OpenedJob`."""
         ...
 

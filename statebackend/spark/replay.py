@@ -67,15 +67,8 @@ def decide(
 
     Raises `WrongQueryError`, `RewindError` or `StateGoneError` if the policies forbid the batch.
     """
-    newest, own = marks.newest, marks.own
-    if newest is not None and newest.query_id != delivered.query_id and adopt not in (True, newest.query_id):
-        raise WrongQueryError(
-            "another streaming query made the newest commit: restore that query's Spark checkpoint, name another job, "
-            f"or continue from its state with adopt={newest.query_id!r}",
-            query_id=delivered.query_id,
-            committed_query_id=newest.query_id,
-            committed_batch_id=newest.batch_id,
-        )
+    own = marks.own
+    check_query(delivered, marks.newest, adopt)
     if own is not None and delivered.batch_id == own.batch_id:
         return Step.SKIP
     if own is None or delivered.batch_id > own.batch_id:
@@ -89,6 +82,18 @@ def decide(
         batch_id=delivered.batch_id,
         committed_batch_id=own.batch_id,
     )
+
+
+def check_query(delivered: SourceMark, newest: SourceMark | None, adopt: Adopt) -> None:
+    """Raise `WrongQueryError` if another query has made the `newest` batch in the state, which is not adopted."""
+    if newest is not None and newest.query_id != delivered.query_id and adopt not in (True, newest.query_id):
+        raise WrongQueryError(
+            "another streaming query made the newest commit: restore that query's Spark checkpoint, name another job, "
+            f"or continue from its state with adopt={newest.query_id!r}",
+            query_id=delivered.query_id,
+            committed_query_id=newest.query_id,
+            committed_batch_id=newest.batch_id,
+        )
 
 
 def check_follows(

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import roots_with_copies
+from statebackend._codec.commit import Commit
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._observers import Observers
@@ -56,6 +57,7 @@ from statebackend.spark.replay import (
     OnRewind,
     Step,
     check_policies,
+    check_query,
     decide,
     gap_after,
     newest_marks,
@@ -357,12 +359,15 @@ class StatefulSink:
             return job.result()
         self._drop_state()
         advise_checkpoint_files(df)
-        opened = self._open(query, attend(process_portal().start(self._start.checkpoint, delivered), query))
+        opened = self._open(query, delivered, attend(process_portal().start(self._start.checkpoint, delivered), query))
         self._run_id = delivered.run_id
         return opened
 
-    def _open(self, query: QueryThread, checkpoint_id: CheckpointId | None = None) -> OpenedJob:
-        job: OpenContext[OpenedJob] = process_portal().hold(self._execution.open(checkpoint_id))
+    def _open(self, query: QueryThread, delivered: SourceMark, checkpoint_id: CheckpointId | None) -> OpenedJob:
+        def before_claim(base: Commit | None) -> None:  # or a query that is refused would fence the one at work
+            check_query(delivered, None if base is None else base.summary.newest_mark, self._adopt)
+
+        job: OpenContext[OpenedJob] = process_portal().hold(self._execution.open(checkpoint_id, before_claim))
         self._job = job
         return attend(job, query)
 
@@ -372,7 +377,7 @@ class StatefulSink:
         )
         _logger.warning("rolling the state back to checkpoint %s for batch %s", base, delivered.batch_id)
         self._release()
-        return self._open(query, base)
+        return self._open(query, delivered, base)
 
     def _is_open(self) -> bool:
         return self._job is not None

@@ -20,7 +20,7 @@ from statebackend.errors import (
     StateGoneError,
     WrongQueryError,
 )
-from tests.programs.looking import refused
+from tests.programs.looking import check, refused
 from tests.programs.program import Declared, Job, Slip
 from tests.programs.surroundings import attend
 from tests.programs.wrong_calls import (
@@ -282,14 +282,20 @@ def gap(running: "Running", step: Slip) -> bool | None:
 
 
 def other_query(running: "Running", step: Slip) -> bool | None:
-    """The query has another checkpoint directory, and so another id, and begins anew."""
+    """The query has another checkpoint directory, and so another id, and begins anew. It fences nobody."""
     if not running.kept or running.line[-1].newest_batch is None:
         return False
     running.sink.close()
     running.session.begin_run(running.runs, "another query")
+    before = _entries(running)
     with refused(WrongQueryError):
         running.sink(running.frame(step.batch, 0), 0)
+    check("entries of the log", _entries(running), before)
     return None
+
+
+def _entries(running: "Running") -> list[str]:
+    return sorted(path.name for path in (running.home / "primary").glob("*/commits/*"))
 
 
 def other_zone(running: "Running", step: Slip) -> bool | None:

@@ -149,6 +149,22 @@ KEPT = {
             Look("spark"),
         ),
     ),
+    "another query is refused once it has fenced the one at work": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("v0", "value"),))),
+            Batch((Item(0, 0.0),)),
+            Slip("other query", Batch((Item(1, 0.0),))),
+        ),
+    ),
+    "the same on executors": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("v0", "value"),), parallelism=2)),
+            Batch((Item(0, 0.0),)),
+            Slip("other query", Batch((Item(1, 0.0),))),
+        ),
+    ),
 }
 
 

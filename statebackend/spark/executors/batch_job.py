@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from statebackend._backend.asked_to_open import BeforeClaim
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._log.coordinator import CheckpointCoordinator
 from statebackend._log.outbox import Staged, joined
@@ -94,9 +95,11 @@ class OnExecutors:
         if context_of(df) is None:
             raise SettingsError("Spark Connect cannot place keys on executors: use execution='driver'")
 
-    def open(self, checkpoint_id: CheckpointId | None) -> AbstractAsyncContextManager[ClaimedJob]:
+    def open(
+        self, checkpoint_id: CheckpointId | None, before_claim: BeforeClaim
+    ) -> AbstractAsyncContextManager[ClaimedJob]:
         """Claim the job at its newest checkpoint, or at `checkpoint_id`."""
-        return open_claimed_job(self._settings, checkpoint_id, Observers(self._observer or Observer()))
+        return open_claimed_job(self._settings, checkpoint_id, Observers(self._observer or Observer()), before_claim)
 
     def apply(self, df: DataFrame, delivered: SourceMark, job: ClaimedJob, query: QueryThread) -> None:
         """Run the Spark job, call the output, and commit.

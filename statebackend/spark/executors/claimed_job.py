@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from statebackend._backend.asked_to_open import BeforeClaim
 from statebackend._backend.coordinating import open_counted_coordinator
 from statebackend._backend.stores import open_threads
 from statebackend._checkpoint.spending import Spending
@@ -144,11 +145,13 @@ class ClaimedJob:
 
 @asynccontextmanager
 async def open_claimed_job(
-    settings: Settings, checkpoint_id: CheckpointId | None, observer: Observer
+    settings: Settings, checkpoint_id: CheckpointId | None, observer: Observer, before_claim: BeforeClaim
 ) -> AsyncGenerator[ClaimedJob]:
     """Claim the job at its newest checkpoint, or at `checkpoint_id`. Raises as `open_coordinator`."""
     clock = SystemClock()
-    opening = open_counted_coordinator(settings, checkpoint_id=checkpoint_id, clock=clock, observer=observer)
+    opening = open_counted_coordinator(
+        settings, checkpoint_id=checkpoint_id, clock=clock, observer=observer, before_claim=before_claim
+    )
     async with open_threads(settings) as threads, opening as (coordinator, spending):
         yield ClaimedJob(coordinator, spending, settings, threads, clock=clock, observer=observer)
 
