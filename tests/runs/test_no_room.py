@@ -22,7 +22,8 @@ from tests.runs.test_jobs_over_runs import Job, table_of
 def descriptors(free: int) -> Generator[None]:
     """So many more files may be opened."""
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    most = max(int(each.name) for each in Path("/proc/self/fd").iterdir())  # that the tests before have open
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most + 64, hard))
     taken = list[int]()
     try:
         with suppress(OSError):

@@ -9,7 +9,7 @@ a table that is mirrored now and then, and does not equal its state.
 
 import random
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -81,7 +81,8 @@ class Edited:
 
     async def seed(self, job: str) -> None:
         """Make a job of the rows of this one, in runs of a few, of which some keys come twice."""
-        name, kept, rows = f"job-{len(self.jobs)}", self.chance.choice(("first", "last")), dict[str, Any]()
+        name, rows = f"job-{len(self.jobs)}", dict[str, Any]()
+        kept: Literal["first", "last"] = self.chance.choice(("first", "last"))
         for state in ("left", "right"):
             mine = [(key.removeprefix(f"{state} "), found) for key, found in self.jobs[job].items() if state in key]
             twice = [(key, [-1]) for key, _ in mine if self.chance.random() < 0.3]

@@ -7,6 +7,8 @@ One that has caught up has the newest commit of its time. When the weather clear
 """
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -135,7 +137,9 @@ class _Process(Observer):
             key_as_json=table.plan.state != COLUMNS,
             hold_s=table.plan.hold_s,
         )
-        self._opening = lambda: open_mirroring(settings, mirror, store=primary, clock=VirtualClock(), observer=self)
+        self._opening: Callable[[], AbstractAsyncContextManager[Mirroring]] = partial(
+            open_mirroring, settings, mirror, store=primary, clock=VirtualClock(), observer=self
+        )
 
     async def run(self) -> None:
         """Look again and again, until it is killed."""
