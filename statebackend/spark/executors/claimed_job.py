@@ -145,7 +145,10 @@ class ClaimedJob:
 
 @asynccontextmanager
 async def open_claimed_job(
-    settings: Settings, checkpoint_id: CheckpointId | None, observer: Observer, before_claim: BeforeClaim
+    settings: Settings,
+    checkpoint_id: CheckpointId | None,
+    observer: Observer,
+    before_claim: BeforeClaim = lambda _: None,
 ) -> AsyncGenerator[ClaimedJob]:
     """Claim the job at its newest checkpoint, or at `checkpoint_id`. Raises as `open_coordinator`."""
     clock = SystemClock()
