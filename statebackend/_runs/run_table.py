@@ -210,9 +210,8 @@ class RunTable(ColumnTable, TakesRuns):
         self._runs = Layers([*self._runs.maps, layer])
 
     def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: TakesRuns) -> None:
-        # Everything that had changed by then is in the base now, and what the layers had, too.
-        over = [left for each in self._runs.maps[1:] for part in each.parts if (left := part.without(key_groups))]
-        assert not over, "a base has all that layers have"
+        # Everything that had changed by then is in the base now, and what the layers had, too: they only name the
+        # span of their key groups, of which those that the base has not are without rows.
         kept = [left for each in self._runs.maps[:1] for part in each.parts if (left := part.without(key_groups))]
         self._look_up_in([self._map([*kept, *parts])], copied.epoch)
         self._gone.forget_until(self._runs_epoch)

@@ -82,6 +82,22 @@ async def test_a_job_that_opens_for_each_batch_has_layers_of_its_own(job: Layere
 
 
 @run_virtual
+async def test_a_base_takes_in_layers_whose_rows_lie_far_apart(tmp_path: Path) -> None:
+    """A layer names the span of its key groups, a base those that have changed: there may be some between."""
+    job = LayeredJob(tmp_path, max_parallelism=500, materialize_changelog_ratio=3.0)
+    await job.with_a_base(3)
+    counts = list[int]()
+    async with job.open() as backend:
+        for number in range(12):
+            job.write(backend, ["k0", "k1", "k2", f"new {number}"])
+            await job.commit(backend)
+            counts.append(len(layers((await job.newest()).changelog)))
+    assert 0 in counts[counts.index(1) :]
+    async with job.open():
+        pass
+
+
+@run_virtual
 async def test_nothing_of_a_layer_is_in_memory_after_a_restart(job: LayeredJob) -> None:
     """With local copies and without."""
     await job.with_layers(3)
