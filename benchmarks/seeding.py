@@ -3,11 +3,13 @@
 Envelope. A seed hashes each key and sorts each million rows by key group, writes them to a scratch file and reads them
 again, group by group, looks for keys that come twice, encodes the columns and compresses them. By hand, each million
 rows is hashed, sorted and written to an Arrow file, compressed by the same codec; nobody looks for keys that come
-twice, or brings the rows of a group together. The scratch file costs two copies of all bytes, the search a sort of the
-hashes, both a small part of the hashing and the compression, so a seed should take at most 1.5 times as long. In memory
-are a run of a million rows in a few forms, and a segment of 16 MiB: at most 600 MiB, whatever the size of the state.
+twice, or brings the rows of a group together. Both have their bytes on the disk at the end. The scratch file costs two
+copies of all bytes, the search a sort of the hashes, both a small part of the hashing and the compression, so a seed
+should take at most 1.5 times as long. In memory are a run of a million rows in a few forms, and a segment of 16 MiB: at
+most 600 MiB, whatever the size of the state.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -107,8 +109,8 @@ def _by_hand(directory: Path) -> int:
         pending.clear()
 
     with (
-        pa.OSFile(str(directory / "by-hand.arrow"), "wb") as file,
-        pa.ipc.new_file(file, schema, options=options) as out,
+        pa.OSFile(str(directory / "by-hand.arrow"), "wb") as sink,
+        pa.ipc.new_file(sink, schema, options=options) as out,
     ):
         for batch in _rows(directory / "rows.arrow"):
             pending.append(batch)
@@ -117,6 +119,8 @@ def _by_hand(directory: Path) -> int:
                 flush(out)
         if pending:
             flush(out)
+    with (directory / "by-hand.arrow").open("rb") as file:
+        os.fsync(file.fileno())
     return written
 
 

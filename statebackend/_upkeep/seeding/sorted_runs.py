@@ -1,14 +1,14 @@
 """The rows of all states of a seed: read into sorted runs, looked through for keys that come twice, written as bases.
 
-One step goes on beside the next: a run is stored while the next one is read, and a segment is uploaded while the one
-behind it is put together.
+One step goes on beside the next: rows are read while those before them are encoded and sorted, a run is stored while
+the next one is made, and a segment is uploaded while the one behind it is put together.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -34,6 +34,8 @@ from statebackend.errors import InputError, TableDiskError
 from statebackend.ids import Base, KeyGroupRange
 from statebackend.settings import KiB, MiB, Settings
 
+T = TypeVar("T")
+
 RUN_BYTES: Final = 32 * MiB
 """Encoded rows of a state that are sorted together."""
 RUN_ROWS: Final = 1 << 20
@@ -43,30 +45,32 @@ WINDOW_BYTES: Final = 256 * KiB
 """Bins that are smaller are read together."""
 
 
-class _Beside:
+class _Beside(Generic[T]):
     """One call at a time beside its caller, in `tasks`. Its error is raised by the next `begin`, or by `wait`."""
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._ended: anyio.Event | None = None
+        self._result: T | None = None
         self._error: Exception | None = None
 
-    async def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+    async def begin(self, call: Callable[[], Awaitable[T]]) -> None:
         """Wait for the call before, and begin this one."""
         await self.wait()
         self._ended = anyio.Event()
         self._tasks.start_soon(self._run, call, self._ended)
 
-    async def wait(self) -> None:
-        """Wait for the call under way, if there is one."""
+    async def wait(self) -> T | None:
+        """Wait for the call under way, if there is one, and return what the last one did."""
         if self._ended is not None:
             await self._ended.wait()
         if self._error is not None:
             raise self._error
+        return self._result
 
-    async def _run(self, call: Callable[[], Awaitable[None]], ended: anyio.Event) -> None:
+    async def _run(self, call: Callable[[], Awaitable[T]], ended: anyio.Event) -> None:
         try:
-            await call()
+            self._result = await call()
         except Exception as error:  # noqa: BLE001  # raised to the caller: a task group would wrap it
             self._error = error
         finally:
@@ -112,8 +116,11 @@ class SortedRuns:
         self._runs = {name: [] for name in encoders}
         self.rows, self.keys = dict.fromkeys(encoders, 0), dict.fromkeys(encoders, 0)
         async with open_tasks() as tasks:
-            storing = _Beside(tasks)
-            while (found := await self._threads.io(next, rows, None)) is not None:
+            storing, reading = _Beside[None](tasks), _Beside[tuple[str, SourceRows] | None](tasks)
+            read_next = partial(self._threads.io, next, rows, None)
+            await reading.begin(read_next)
+            while (found := await reading.wait()) is not None:
+                await reading.begin(read_next)
                 name, some = found
                 before = encoders[name].size_bytes
                 await self._threads.cpu(encoders[name].add, some)
@@ -130,7 +137,7 @@ class SortedRuns:
                     await self._end_run(each, storing)
             await storing.wait()
 
-    async def _end_run(self, encoder: Encoder, storing: _Beside) -> None:
+    async def _end_run(self, encoder: Encoder, storing: _Beside[None]) -> None:
         """Sort what the encoder has, and begin to store what memory is not to hold any longer."""
         run = await self._threads.cpu(lambda: HeldRun(encoder.take(), self._bins))
         self.keys[encoder.name] += run.keys
@@ -177,7 +184,7 @@ class SortedRuns:
             reached = end
 
         async with open_tasks() as tasks:
-            uploading = _Beside(tasks)
+            uploading = _Beside[None](tasks)
             while (piece := await self._threads.cpu(next, pieces, None)) is not None:
                 await uploading.begin(partial(upload, piece))
             await uploading.wait()
