@@ -14,7 +14,7 @@ from statebackend._observers import Observers
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, SettingsError
-from statebackend.ids import KeyGroupRange, all_key_groups
+from statebackend.ids import CommitSummary, KeyGroupRange, all_key_groups
 from statebackend.settings import Settings
 
 
@@ -45,7 +45,7 @@ class HowToOpen(TypedDict, total=False):
     read_only: bool
 
 
-BeforeClaim = Callable[[Commit | None], None]
+BeforeClaim = Callable[[CommitSummary | None], None]
 """Gets the commit to go on from before the job is claimed. What it raises is raised, and nobody was fenced."""
 
 

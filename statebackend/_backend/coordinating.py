@@ -76,7 +76,7 @@ async def open_counted_coordinator(
             copies=partial(readable_copies, settings, None, threads),
         )
         position = await job.look()
-        before_claim(position.base)
+        before_claim(position.summary)
         position = await job.claim(position)
         tell_passed_over(position, observer)
         tell_opened(settings, position, None, clock.monotonic() - begun_s)

@@ -186,7 +186,7 @@ async def _open_parts(
             open_tasks_apart() if is_owner else open_tasks() as tasks,  # owners: many in one process
         ):
             if asked.claims:
-                asked.before_claim(position.base)
+                asked.before_claim(position.summary)
                 position = await job.claim(position)
                 await _forget_cached_ranges(settings, position.epoch, threads)
             tables, held = (empty, None) if asked.warm is None else await asked.warm.at(position.base)

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from statebackend._backend.asked_to_open import AskedToOpen
+from statebackend._backend.asked_to_open import AskedToOpen, BeforeClaim
 from statebackend._backend.assembly import Restored
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.opening import open_restorable
@@ -105,15 +105,21 @@ class StateFollower(FollowedStates, Reads):
             return self.position
         raise self._stale("the follower is not there yet: wait longer", batch_wanted=batch_id, wanted=checkpoint_id)
 
-    async def promote(self, *, uploader: StateChangeUploader | OpenUploader | None = None) -> StateBackend:
+    async def promote(
+        self,
+        *,
+        uploader: StateChangeUploader | OpenUploader | None = None,
+        before_claim: BeforeClaim | None = None,
+    ) -> StateBackend:
         """Take the job over: claim it, apply what lies between, and return a backend that goes on from there.
 
         The state in memory becomes the backend's, and the follower can be read no more. The backend is closed with the
         follower's context. A driver that has the job open is fenced at its next commit. A second call returns the same
-        backend. `uploader`: as for `open_backend`.
+        backend. `uploader`: as for `open_backend`. `before_claim`: gets the newest commit; if it raises, the job is not
+        claimed, and nobody is fenced.
 
-        Raises `InputError` for a follower of some key groups, and as `open_backend`. Then the follower goes on; what
-        it holds is read anew if it was touched. A cancelled call may have claimed the job.
+        Raises `InputError` for a follower of some key groups, as `open_backend`, and what `before_claim` raises. Then
+        the follower goes on; what it holds is read anew if it was touched. A cancelled call may have claimed the job.
         """
         async with self._promoting:
             if (backend := self._backend) is None:
@@ -128,7 +134,8 @@ class StateFollower(FollowedStates, Reads):
                 async with self._following.stopped():
                     self._closed = "the follower is being promoted"
                     try:
-                        backend = self._backend = cast("StateBackend", await self._tasks.start(self._host, uploader))
+                        hosted = await self._tasks.start(self._host, uploader, before_claim)
+                        backend = self._backend = cast("StateBackend", hosted)
                     except BaseException:
                         self._closed = None
                         self._following.read_anew("a promotion failed")
@@ -138,10 +145,14 @@ class StateFollower(FollowedStates, Reads):
             return backend
 
     async def _host(
-        self, uploader: StateChangeUploader | OpenUploader | None, *, task_status: TaskStatus[StateBackend]
+        self,
+        uploader: StateChangeUploader | OpenUploader | None,
+        before_claim: BeforeClaim | None,
+        *,
+        task_status: TaskStatus[StateBackend],
     ) -> None:
         """Have the backend open until the follower's context is left, in whichever task it was asked for."""
-        async with promoted(self._following, uploader) as backend:
+        async with promoted(self._following, uploader, before_claim) as backend:
             task_status.started(backend)
             await self._left.wait()
 
@@ -253,7 +264,9 @@ async def follow(
 
 @asynccontextmanager
 async def promoted(
-    following: Following, uploader: StateChangeUploader | OpenUploader | None
+    following: Following,
+    uploader: StateChangeUploader | OpenUploader | None,
+    before_claim: BeforeClaim | None = None,
 ) -> AsyncGenerator[StateBackend]:
     """A backend that goes on with the state that is followed, which nobody else reads any more. As `open_backend`.
 
@@ -270,6 +283,7 @@ async def promoted(
         observer=following.observer,
         warm=_Held(following),
     )
+    asked.before_claim = before_claim or asked.before_claim
     async with open_restorable(asked) as backend:
         yield cast("StateBackend", backend)
 

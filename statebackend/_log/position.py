@@ -32,7 +32,7 @@ from statebackend.errors import (
     MissingObjectError,
     SettingsError,
 )
-from statebackend.ids import CheckpointId, CommitSequence, Epoch
+from statebackend.ids import CheckpointId, CommitSequence, CommitSummary, Epoch
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +58,11 @@ class Position(msgspec.Struct, frozen=True):
         if self.claim is not None:
             return self.claim.epoch
         return Epoch(0) if self.end is None or self.end.entry is None else self.end.entry.epoch
+
+    @property
+    def summary(self) -> CommitSummary | None:
+        """Of `base`."""
+        return None if self.base is None else self.base.summary
 
 
 class Pin(msgspec.Struct, frozen=True):

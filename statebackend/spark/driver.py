@@ -93,7 +93,9 @@ class InDriver:
         )
         asked.before_claim = before_claim
         cold = cast("AbstractAsyncContextManager[StateBackend]", open_restorable(asked))
-        return cold if self._standby is None else self._standby.opened(cold, is_newest=checkpoint_id is None)
+        if self._standby is None:
+            return cold
+        return self._standby.opened(cold, is_newest=checkpoint_id is None, before_claim=before_claim)
 
     def apply(self, df: DataFrame, delivered: SourceMark, job: StateBackend, query: QueryThread) -> None:
         """Run the function and commit. Raises what either raises, and `QueryStoppedError` if the query is stopped.

@@ -22,7 +22,6 @@ from pyspark.sql import DataFrame
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._backend.stores import roots_with_copies
-from statebackend._codec.commit import Commit
 from statebackend._log.savepoint_markers import SavepointInfo
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._observers import Observers
@@ -34,7 +33,7 @@ from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import check_zone
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
 from statebackend.errors import InputError, SettingsError, StateGoneError
-from statebackend.ids import CheckpointId, SourceMark
+from statebackend.ids import CheckpointId, CommitSummary, SourceMark
 from statebackend.settings import Settings
 from statebackend.spark.advice import advise_checkpoint_files
 from statebackend.spark.batch_clock import ClockMode, batch_clock_of
@@ -364,8 +363,10 @@ class StatefulSink:
         return opened
 
     def _open(self, query: QueryThread, delivered: SourceMark, checkpoint_id: CheckpointId | None) -> OpenedJob:
-        def before_claim(base: Commit | None) -> None:  # or a query that is refused would fence the one at work
-            check_query(delivered, None if base is None else base.summary.newest_mark, self._adopt)
+        def before_claim(
+            newest: CommitSummary | None,
+        ) -> None:  # or a query that is refused would fence the one at work
+            check_query(delivered, None if newest is None else newest.newest_mark, self._adopt)
 
         job: OpenContext[OpenedJob] = process_portal().hold(self._execution.open(checkpoint_id, before_claim))
         self._job = job

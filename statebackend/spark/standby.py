@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 
+from statebackend._backend.asked_to_open import BeforeClaim
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._checkpoint.backend import StateBackend
 from statebackend._following.follower import StateFollower, follow
@@ -61,14 +62,17 @@ class Standby:
 
     @asynccontextmanager
     async def opened(
-        self, cold: AbstractAsyncContextManager[StateBackend], *, is_newest: bool
+        self, cold: AbstractAsyncContextManager[StateBackend], *, is_newest: bool, before_claim: BeforeClaim
     ) -> AsyncGenerator[StateBackend]:
         """The backend that the follower becomes, once; else that of `cold`. To be entered on the loop.
 
-        `is_newest`: the newest commit is asked for. Raises as `StateFollower.promote`: then the follower goes on.
+        `is_newest`: the newest commit is asked for. `before_claim`, and what is raised: as for `StateFollower.promote`.
+        Then the follower goes on.
         """
         follower = self._follower if self._call is not None and is_newest else None
-        backend = None if follower is None else await follower.promote(uploader=self._uploader)
+        backend = (
+            None if follower is None else await follower.promote(uploader=self._uploader, before_claim=before_claim)
+        )
         call, self._call = self._call, None
         try:
             if backend is not None:

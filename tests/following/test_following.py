@@ -439,6 +439,25 @@ async def test_a_promotion_that_fails_leaves_a_follower() -> None:
 
 
 @run_virtual
+async def test_an_heir_that_is_refused_before_its_claim_fences_nobody() -> None:
+    """It was given the newest commit, which it may not have followed yet, and goes on as a follower."""
+    store, given = MemoryStore(), list[sb.CommitSummary | None]()
+    async with followed(store) as (old, follower):
+
+        def refuse(newest: sb.CommitSummary | None) -> None:
+            given.append(newest)
+            raise InputError("the owner is at work")
+
+        await commit(old, 2, a=2)
+        with pytest.raises(InputError, match="is at work"):
+            await follower.promote(before_claim=refuse)
+        await commit(old, 3, a=3)
+        heir = await follower.promote(before_claim=given.append)
+        assert heir.value_state("n", int)["a"] == 3
+    assert [newest.checkpoint_id for newest in given if newest is not None] == [2, 3]
+
+
+@run_virtual
 async def test_a_failed_piece_leaves_the_commit_before_until_all_is_read_anew() -> None:
     """Nobody sees a part of a commit."""
     store = MemoryStore()

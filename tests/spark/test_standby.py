@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import statebackend as sb
-from statebackend.errors import FencedError, SettingsError, StoreAccessError
+from statebackend.errors import FencedError, SettingsError, StoreAccessError, WrongQueryError
 from statebackend.testing import Fail, FaultyStore
 from tests.spark.frames_without_spark import frame_of
 
@@ -75,7 +75,8 @@ def open_sink(settings: sb.Settings, store: FaultyStore, sinks: list[sb.spark.St
 
     def open_(**options: Any) -> tuple[sb.spark.StatefulSink, Counts]:
         counts = Counts()
-        sinks.append(sb.spark.StatefulSink(counts, settings, query_id="query", store=store, **options))
+        options = {"query_id": "query", "store": store} | options
+        sinks.append(sb.spark.StatefulSink(counts, settings, **options))
         return sinks[-1], counts
 
     return open_
@@ -102,6 +103,22 @@ def test_the_first_batch_takes_over_what_is_in_memory(open_sink: Any) -> None:
         old(frame_of("a"), 2)
     new(frame_of("a"), 3)
     assert counts.counts == {"a": 3, "b": 2}
+
+
+def test_another_query_is_refused_and_fences_nobody(open_sink: Any) -> None:
+    """It follows on. Told to adopt what it finds, it takes over what is in memory."""
+    old, kept = open_sink()
+    old(frame_of("a"), 0)
+    new, counts = warm(open_sink, query_id="another", adopt="query")
+    wrong, _ = warm(open_sink, query_id="another")
+    for batch_id in (1, 2):
+        with pytest.raises(WrongQueryError):
+            wrong(frame_of("b"), 0)
+        old(frame_of("a"), batch_id)
+    assert kept.counts == {"a": 3}
+    new(frame_of("b"), 0)
+    assert counts.counts == {"a": 3, "b": 1}
+    assert counts.was_warm
 
 
 def test_a_batch_that_fails_afterwards_is_opened_as_ever(open_sink: Any) -> None:
