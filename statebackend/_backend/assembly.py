@@ -21,7 +21,6 @@ from statebackend._checkpoint.materialization.base_schedule import BaseSchedule,
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.materialization.entry_bases import EntryBases
-from statebackend._checkpoint.materialization.layer_writer import LayerWriter
 from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging, ReadChanges
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies, Restore
@@ -327,8 +326,7 @@ def _base_writer_of(
         scheduler,
         ChangeSetMerging(read, scheduler, fan_in=settings.materialize_fan_in),
         base_schedule(settings, states.key_groups, now_s=opened.clock.monotonic()),
-        entries=EntryBases(scheduler, segment_bytes_max=segment_bytes_max, threads=opened.threads),
-        layers=LayerWriter(read, scheduler, segment_bytes_max=segment_bytes_max, threads=opened.threads),
+        entries=EntryBases(read, scheduler, segment_bytes_max=segment_bytes_max, threads=opened.threads),
         changed=restored.changed,
         rocksdb=rocksdb_bases(
             opened.tables,

@@ -51,6 +51,11 @@ class Layers:
         """The number of rows: a key may have several."""
         return sum(each.count for each in self.maps)
 
+    def num_rows_outside(self, key_groups: frozenset[int]) -> int:
+        """The number of rows over the first layer, the bases, that are of other key groups. Pages are read."""
+        parts = [part.without(key_groups) for each in self.maps[1:] for part in each.parts]
+        return sum(part.num_rows() for part in parts if part is not None)
+
     def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
         """The newest rows of those keys that are there. Raises as `PageMap.find`."""
         left = np.arange(len(keys.hashes))

@@ -51,6 +51,27 @@ class PlacedPart(NamedTuple):
             return self
         return PlacedPart(self.part, ranges_of(left), is_whole=False) if left else None
 
+    def num_rows(self) -> int:
+        """The number of rows of these key groups. Unless that is all of them, pages are read."""
+        if self.is_whole:
+            return self.part.records
+        return sum(
+            self._rows_before((each.last + 1) << _BITS) - self._rows_before(each.first << _BITS)
+            for each in self.key_groups
+        )
+
+    def _rows_before(self, order: int) -> int:
+        """The number of rows of the part before those of this order."""
+        part = self.part
+        page = int(np.searchsorted(part.tail.orders, order, side="left")) - 1
+        if page < 0:
+            return 0
+        read = np.empty(part.head.page_bytes, np.uint8)
+        part.read(np.array([page]), read)
+        rows = _all_rows(part, read)
+        found = proper(part.key, lambda: orders_of(rows.hashes(), rows.groups()))
+        return int(part.tail.begins[page]) + int(np.searchsorted(found, order, side="left"))
+
 
 class FoundRows(NamedTuple):
     """Rows that a look-up has found, good until the next ones, and their numbers among the keys, ascending."""
@@ -88,6 +109,10 @@ class TakesRuns(ABC):
         """True if a base is wanted, so that dropped keys can be forgotten."""
 
     @abstractmethod
+    def num_rows_outside(self, key_groups: frozenset[int]) -> int:
+        """How many rows the layers over the bases have of other key groups. Pages are read, and errors raised."""
+
+    @abstractmethod
     def attach(self, parts: Sequence[PlacedPart]) -> None:
         """Have the rows of these parts over those that there are: first of the restored bases, then of each layer.
 
@@ -96,7 +121,10 @@ class TakesRuns(ABC):
 
     @abstractmethod
     def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: "TakesRuns") -> None:
-        """Have these parts in place of what there was of `key_groups`, in all layers: they were made of that copy."""
+        """Have these parts in place of what there was of `key_groups`, in all layers: they were made of that copy.
+
+        No layer has a row outside these key groups: `num_rows_outside`.
+        """
 
     @abstractmethod
     def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: "TakesRuns") -> None:
@@ -158,7 +186,7 @@ class PageMap:
     @cached_property
     def count(self) -> int:
         """The number of rows. Counting those of a base that stands for a part of its groups reads pages of it."""
-        return sum(self._live_rows(each) for each in self.parts)
+        return sum(each.num_rows() for each in self.parts)
 
     def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
         """The rows of those keys that are there. Raises as `RunPart.read`."""
@@ -308,26 +336,6 @@ class PageMap:
             self._parts[number].read(distinct[start:end] - self._first_pages[number], read[start * size : end * size])
         first = np.zeros(len(where), np.int64)
         return proper(self._parts[int(part_of[0])].key, lambda: layout.rows(read, where, first))
-
-    def _live_rows(self, placed: PlacedPart) -> int:
-        if placed.is_whole:
-            return placed.part.records
-        return sum(
-            self._rows_before(placed.part, (each.last + 1) << _BITS)
-            - self._rows_before(placed.part, each.first << _BITS)
-            for each in placed.key_groups
-        )
-
-    def _rows_before(self, part: RunPart, order: int) -> int:
-        """The number of rows of a part before those of this order."""
-        page = int(np.searchsorted(part.tail.orders, order, side="left")) - 1
-        if page < 0:
-            return 0
-        read = np.empty(part.head.page_bytes, np.uint8)
-        part.read(np.array([page]), read)
-        rows = _all_rows(part, read)
-        found = proper(part.key, lambda: orders_of(rows.hashes(), rows.groups()))
-        return int(part.tail.begins[page]) + int(np.searchsorted(found, order, side="left"))
 
 
 def _all_rows(part: RunPart, pages: Octets) -> PageRows:

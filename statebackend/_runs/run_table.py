@@ -203,6 +203,9 @@ class RunTable(ColumnTable, TakesRuns):
         live = self._rows.live()
         return frozenset(np.unique(self.groups(live[self._which_changed(live)])).tolist())
 
+    def num_rows_outside(self, key_groups: frozenset[int]) -> int:
+        return self._runs.num_rows_outside(key_groups)
+
     def attach(self, parts: Sequence[PlacedPart]) -> None:
         layer = self._map(parts)
         if len(self._gone):
@@ -210,8 +213,7 @@ class RunTable(ColumnTable, TakesRuns):
         self._runs = Layers([*self._runs.maps, layer])
 
     def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: TakesRuns) -> None:
-        # Everything that had changed by then is in the base now, and what the layers had, too: they only name the
-        # span of their key groups, of which those that the base has not are without rows.
+        # Everything that had changed by then is in the base now, and what the layers had, too.
         kept = [left for each in self._runs.maps[:1] for part in each.parts if (left := part.without(key_groups))]
         self._look_up_in([self._map([*kept, *parts])], copied.epoch)
         self._gone.forget_until(self._runs_epoch)

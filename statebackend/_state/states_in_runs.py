@@ -55,6 +55,15 @@ class StatesInRuns:
             table.replace(parts, key_groups, copied)
         self._has_strays = False
 
+    def check_taken_in(self, key_groups: frozenset[int], snapshot: StatesSnapshot) -> None:
+        """Assert that bases of `key_groups` of the snapshot take in all layers, which go then. Blocks on the disk.
+
+        Layers name the span of their key groups, of which some may be without rows, so the rows are counted.
+        """
+        for table in snapshot.tables.values():
+            if isinstance(table, TakesRuns):
+                assert not table.num_rows_outside(key_groups), "rows of layers that no base takes in would be lost"
+
     def put_layer(self, files: Sequence[OpenBase], layer: int, snapshot: StatesSnapshot) -> None:
         """Have the tables look up in these files, made of the snapshot, in place of that layer and those over it.
 

@@ -93,6 +93,16 @@ class Job:
             await self.commit(backend)
             await self.commit(backend)
 
+    async def rewritten(self, **changes: Any) -> None:
+        """With other settings for good, and goes on."""
+        self.settings = settings_of(self.settings, **changes)
+        await sb.rewrite(self.settings)
+        self.checkpoint_id += 1
+        async with self.open() as backend:
+            self.write(backend, ["k1"], ["k2"])
+            await self.commit(backend)
+            await self.commit(backend)
+
     def segments(self, root: str) -> list[Path]:
         """Files with pages, in the primary or the local root."""
         found = sorted(path for path in (self.directory / root).rglob("segments/*") if path.is_file())
@@ -325,14 +335,7 @@ async def test_halves_of_a_job_take_their_part_of_a_base(job: Job) -> None:
 async def test_a_rewrite_to_other_key_groups_and_back_to_the_heap(job: Job) -> None:
     """The rows of a page are spread over all key groups."""
     await job.with_a_base()
-    wider = settings_of(job.settings, max_parallelism=40)
-    await sb.rewrite(wider)
-    job.settings = wider
-    job.checkpoint_id += 1
-    async with job.open() as backend:
-        job.write(backend, ["k1"], ["k2"])
-        await job.commit(backend)
-        await job.commit(backend)
+    await job.rewritten(max_parallelism=40)
     async with job.open(table="heap"):
         pass
 

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,30 @@ async def test_a_base_takes_in_layers_whose_rows_lie_far_apart(tmp_path: Path) -
 
 
 @run_virtual
+async def test_a_base_that_leaves_rows_of_a_layer_out_is_not_written(job: LayeredJob) -> None:
+    """They would be lost with it. Rows are counted: of the span that a layer names, some key groups have none."""
+    await job.with_layers(2)
+    async with job.open() as backend:
+        table, groups = table_of(backend), frozenset(range(12))
+        expected = Counter[int]()
+        for layer in table._runs.maps[1:]:
+            for rows, _ in layer.stream(layer.all_groups):
+                expected.update(rows.groups.tolist())
+        assert expected.keys() == groups
+        for some in (frozenset[int](), groups, *(groups - {group} for group in groups)):
+            left = sum(count for group, count in expected.items() if group not in some)
+            assert table.num_rows_outside(some) == left
+        writer = backend._base_writer
+        await writer.settled()
+        uploaded = [*writer._uploaded]
+        with pytest.raises(AssertionError, match="would be lost"):
+            await writer._write_entries(writer._states.snapshot(), groups - {3}, 1)
+        assert writer._uploaded == uploaded
+    async with job.open():
+        pass
+
+
+@run_virtual
 async def test_nothing_of_a_layer_is_in_memory_after_a_restart(job: LayeredJob) -> None:
     """With local copies and without."""
     await job.with_layers(3)
@@ -187,14 +212,7 @@ async def test_keys_are_erased_from_layers(job: LayeredJob) -> None:
 async def test_a_rewrite_and_a_clone_of_layers(job: LayeredJob) -> None:
     """To other key groups, in whose order the rows do not lie; and elsewhere."""
     await job.with_layers(2)
-    wider = settings_of(job.settings, max_parallelism=40)
-    await sb.rewrite(wider)
-    job.settings = wider
-    job.checkpoint_id += 1
-    async with job.open() as backend:
-        job.write(backend, ["k1"], ["k2"])
-        await job.commit(backend)
-        await job.commit(backend)
+    await job.rewritten(max_parallelism=40)
     copy = settings_of(job.settings, job="copy", local=(f"{job.directory}/other",))
     await sb.clone(copy, from_=job.settings)
     job.settings = copy

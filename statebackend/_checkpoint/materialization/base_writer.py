@@ -29,7 +29,6 @@ from statebackend._checkpoint.fetch import Fetched
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.materialization.bases import Bases, key_groups_to_write
 from statebackend._checkpoint.materialization.entry_bases import EntryBases
-from statebackend._checkpoint.materialization.layer_writer import LayerWriter
 from statebackend._checkpoint.materialization.merged_change_sets import ChangeSetMerging
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFiles, RocksDBBases
 from statebackend._checkpoint.materialization.tiers import Neighbours
@@ -78,7 +77,6 @@ class BaseWriter:
         schedule: BaseSchedule,
         *,
         entries: EntryBases,
-        layers: LayerWriter,
         changed: Iterable[int],
         rocksdb: RocksDBBases | None = None,
         runs: RunFiles | None = None,
@@ -92,7 +90,6 @@ class BaseWriter:
         self._runs = runs
         self._take_over: Callable[[], None] | None = None  # has the tables look up in `_bases`
         self._entries = entries
-        self._layers = layers
         self._threads = threads
         self._scheduler = scheduler
         self._merging = merging
@@ -284,6 +281,8 @@ class BaseWriter:
             self._ended.set()
 
     async def _write_entries(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> Bases:
+        if self._runs is not None:
+            await self._threads.background(self._states.runs.check_taken_in, key_groups, snapshot)
         bases = await self._entries.write(snapshot, key_groups, handles, self._uploaded, self._pause)
         if self._runs is not None:
             opened = await self._open(self._runs, bases.written)
@@ -294,7 +293,7 @@ class BaseWriter:
         self, snapshot: StatesSnapshot, committed: RangeState, first: int, key_groups: frozenset[int]
     ) -> Bases:
         assert self._runs is not None
-        found = await self._layers.write(
+        found = await self._entries.write_layer(
             snapshot,
             committed.changelog,
             first,
