@@ -136,15 +136,21 @@ def check_spark(java_home: Path, stamp: Path) -> None:
     pair = f"{java_home}\npyspark {importlib.metadata.version('pyspark')}\n"
     if stamp.is_file() and stamp.read_text() == pair:
         return
-    done = subprocess.run(
-        [sys.executable, "-c", _QUERY],
-        env=os.environ | {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=CHECK_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _QUERY],
+            env=os.environ | {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JavaError(
+            f"Spark has not started within {CHECK_TIMEOUT_S} s on the Java at {java_home}: a machine that is busy may "
+            "need another try"
+        ) from error
     if done.returncode != 0:
         raise JavaError(f"Spark does not run on the Java at {java_home}:\n{done.stderr.strip()}")
     print(done.stdout.strip(), file=sys.stderr)

@@ -162,16 +162,20 @@ class Observer:
         """The outbox's function has raised instead, or was cancelled: the next run calls it again."""
 
     def materialization_begun(self, key_groups: int) -> None:
-        """Bases of `key_groups` key groups are being written in the background. At most one run at a time."""
+        """Bases of `key_groups` key groups are being written in the background, or a layer over their bases.
+
+        A layer has changes of these key groups, or of some of them. At most one run at a time.
+        """
 
     def materialized(self, *, key_groups: int, segments: int, size_bytes: int, seconds: float) -> None:
-        """The bases are durable, in `segments` segments of `size_bytes` together, and the next commit lists them.
+        """The bases, or the layer, are durable, in `segments` segments of `size_bytes` together.
 
-        `segments` is 0 if these key groups have no entries left.
+        The next commit lists them. `key_groups`: as for `materialization_begun`. `segments` is 0 if these key groups
+        have no entries left.
         """
 
     def materialization_failed(self, error: Exception, *, failures: int) -> None:
-        """The bases could not be written, for the `failures`th time in a row. Not called for a cancelled run."""
+        """They could not be written, for the `failures`th time in a row. Not called for a cancelled run."""
 
     def restored(self, report: RestoreReport) -> None:
         """The state was restored. Once, while the backend opens; not for a job without a commit."""

@@ -14,7 +14,10 @@ from statebackend._checkpoint.materialization.tiers import PAGES, REST, mark_of
 from statebackend._codec.change_sets.paged_changes import is_paged
 from statebackend._codec.commit import Commit, decode_entry
 from statebackend._codec.segment import decode_segment
+from statebackend._tables.key_groups import key_group
 from statebackend.testing import run_virtual
+from statebackend.testing.virtual_time import VirtualClock
+from tests.checkpoint.bases import Watcher
 from tests.runs.test_jobs_over_runs import HALVES, Job, columns, rows_of, settings_of, table_of
 
 
@@ -66,6 +69,26 @@ async def test_what_changes_goes_into_a_layer(job: LayeredJob) -> None:
         assert {is_paged(each) for each in found} == {mark_of(handle) == PAGES}
     async with job.open() as backend:
         assert [each.count for each in table_of(backend)._runs.maps] == [3000, 1500]
+
+
+@run_virtual
+async def test_a_layer_is_told_of_with_the_key_groups_that_it_may_have_changes_of(
+    job: LayeredJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that were changed since their base: of one key, and of the number that the job counts."""
+    caplog.set_level("INFO", logger="statebackend")
+    watcher = Watcher()
+    every, few = job.settings.max_parallelism, {key_group(key, 12) for key in ("k0", "checkpoint")}
+    async with sb.open_backend(job.settings, clock=VirtualClock(), observer=watcher) as backend:
+        job.write(backend, [f"k{number}" for number in range(500)])
+        await job.commit(backend)
+        for _ in range(2):
+            job.write(backend, ["k0"])
+            await job.commit(backend)
+    assert watcher.begun == [every, len(few), len(few)]
+    assert [key_groups for key_groups, _ in watcher.written] == watcher.begun
+    told = [record.message.partition(" segments")[0] for record in caplog.records if " written: " in record.message]
+    assert told == [f"bases written: key_groups={every}", *[f"a layer written: key_groups={len(few)}"] * 2]
 
 
 @run_virtual

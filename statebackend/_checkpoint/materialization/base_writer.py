@@ -161,7 +161,7 @@ class BaseWriter:
         if in_layers and (first := self._first_to_merge(committed)) is not None:
             every = key_groups_to_write(self._changed, committed.bases)
             write = partial(self._write_layer, self._states.snapshot(), committed, first, every)
-            self._start(partial(self._run, write, frozenset()))
+            self._start(partial(self._run, write, frozenset(), len(self._changed)))
             return
         # Here, not in the task: soon the states are no longer the commit's.
         if rocksdb is not None:
@@ -248,13 +248,14 @@ class BaseWriter:
         await self.settled()
         await self._discarded.wait()
 
-    async def _run(self, write: Callable[[], Awaitable[Bases]], key_groups: frozenset[int]) -> None:
+    async def _run(self, write: Callable[[], Awaitable[Bases]], key_groups: frozenset[int], changed: int = 0) -> None:
+        """`key_groups`: those of a base. `changed`: the number of those that a layer may have changes of."""
         assert self._ended is not None
         begun_s = self._clock.monotonic()
         try:
             with self._scope:
-                self._observer.materialization_begun(len(key_groups))
-                self._finish(await write(), begun_s)
+                self._observer.materialization_begun(len(key_groups) or changed)
+                self._finish(await write(), begun_s, changed)
         except Exception as error:  # noqa: BLE001  # `check` raises it at a checkpoint, if it happens too often
             if self._phase is not _Phase.CLOSED:
                 await self._fail(error, key_groups)
@@ -335,21 +336,22 @@ class BaseWriter:
             raise BackendClosedError("the backend was left while bases were being written")
         self._threads.give_way()
 
-    def _finish(self, bases: Bases, begun_s: float) -> None:
+    def _finish(self, bases: Bases, begun_s: float, changed: int) -> None:
         now_s = self._clock.monotonic()
         self._schedule.succeeded()
         self._cannot_merge = False
         self._schedule.begin_interval(now_s)
         if self._phase is _Phase.WRITING:  # `close` may have been called meanwhile
             self._bases, self._phase = bases, _Phase.WRITTEN
-        key_groups, segments, seconds = len(bases.key_groups), len(self._uploaded), now_s - begun_s
+        key_groups, segments, seconds = len(bases.key_groups) or changed, len(self._uploaded), now_s - begun_s
         size_bytes = sum(uploaded.primary.length for uploaded in self._uploaded)
         _logger.info(
-            "bases written: key_groups=%d segments=%d bytes=%d change_sets=%d seconds=%.3f",
+            "%s written: key_groups=%d segments=%d bytes=%d change_sets=%d seconds=%.3f",
+            "bases" if bases.key_groups else "a layer",
             key_groups,
             segments,
             size_bytes,
-            bases.handles,
+            bases.handles - bases.first,
             seconds,
         )
         self._observer.materialized(key_groups=key_groups, segments=segments, size_bytes=size_bytes, seconds=seconds)
