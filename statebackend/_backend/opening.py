@@ -91,8 +91,9 @@ async def open_backend(
     Raises `WrongJobError`, `CheckpointNotFoundError`, `SavepointNotFoundError`, `CorruptCommitError`, `LocalRootError`,
     or `SettingsError` where the settings contradict what was committed, and has claimed nothing; `CorruptSegmentError`,
     `MissingObjectError`, and `StoreError`s with or without a claim. Leaving the context forgets uncommitted changes,
-    and logs a warning of them unless an error leaves it. It takes at most twice `close_timeout_s`, for closing and then
-    for deleting what no commit needs, and one second more for an upload or a deletion under way.
+    and logs a warning of them unless an error leaves it; a state that is changed after that raises
+    `BackendClosedError`. It takes at most twice `close_timeout_s`, for closing and then for deleting what no commit
+    needs, and one second more for an upload or a deletion under way.
     """
     asked = AskedToOpen(settings, key_groups=key_groups, owners=owners, **how)
     async with open_restorable(asked) as backend:

@@ -170,7 +170,7 @@ def states_of(task: RangeTask, base: Commit | None, start: Start) -> KeyedStates
         and cached.states.descriptors == base.states
         and [part.operator for part in reported] == [cached.states.operator_report()]  # a lineage says nothing of it
     ):
-        cached.states.forget_types()
+        cached.states.resume()
         cached.states.clock.stand_at(base.clock)
         return cached.states
     return empty_states(task.settings, task.key_groups, base, reported=reported, owners=among, open_table=start.tables)

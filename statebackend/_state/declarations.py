@@ -87,12 +87,14 @@ class StateDeclarations(ABC):
         it takes a value as it was before the change, as builtins, and returns it as it is after the change.
 
         Raises `StateTypeError` where the state was written with another type, `InputError` for a type that msgspec
-        cannot decode. Nothing is written before the next checkpoint. All of this holds for the other kinds too.
+        cannot decode, `ValueEncodeError` for a `default` of another type. Nothing is written before the next
+        checkpoint. All of this holds for the other kinds too.
         """
         states = self._declaring()
         values = _values(type_, states, **kept)
+        encoded = default if isinstance(default, UnsetType) else values.serializer.encode(default)
         state = states.declare(name, ValueState[V], (type_,), declaration_of(value_state.KIND, values))
-        state.declare(values, default)
+        state.declare(values, encoded)
         return state
 
     @keywords_of(HowToKeep, Values)

@@ -172,10 +172,6 @@ class KeyedStates(StateDeclarations):
         self._types.pop(descriptor.name, None)
         self._descriptors[descriptor.name] = descriptor
 
-    def forget_types(self) -> None:
-        """Allow states to be declared with other classes from now on, as in another process."""
-        self._types.clear()
-
     def operator_report(self) -> tuple[OperatorElements, ...]:
         """This owner's elements of each operator state, including those not declared."""
         return self._operator.report()
@@ -244,12 +240,20 @@ class KeyedStates(StateDeclarations):
         return chain(ready, parts)
 
     def retire(self) -> None:
-        """Nothing is logged any more: rows that columnar states handed out refuse to be used from here on.
+        """Nothing is logged any more: states can be read, and refuse to be changed; rows handed out refuse to be used.
 
         Nor does any state keep the files of its table open, however long somebody still refers to it.
         """
         for state in self._declared.values():
             state.retire()
+        self._operator.retire()
+
+    def resume(self) -> None:
+        """Take changes again, as the states of another backend, and be declared with other classes than before."""
+        for state in self._declared.values():
+            state.resume()
+        self._operator.resume()
+        self._types.clear()
 
     def snapshot(self) -> StatesSnapshot:
         """A copy of all states as they are now, declared or not. It shares the entries.

@@ -1,9 +1,38 @@
-"""Takes the place of a state's entries once they are dropped, so that nobody takes an empty state for the state."""
+"""Stands in for a state's insides once they are of no use: for its entries, and for the changes to be logged.
+
+NoChanges    of a closed backend: the state is read as before, and refuses to be changed
+Forgotten    of entries that were dropped, so that nobody takes an empty state for the state
+"""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from statebackend.errors import BackendClosedError
+
+
+class NoChanges(dict[Any, object]):
+    """No touched keys, and none may be added: that raises `BackendClosedError`. A write touches its keys first."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: str) -> None:
+        super().__init__()
+        self._state = state
+
+    def __bool__(self) -> bool:
+        return True  # else a bulk write would put its keys in the place of this
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        refuse_change(self._state)
+
+    def update(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse."""
+        refuse_change(self._state)
+
+
+def refuse_change(state: str) -> NoReturn:
+    """Raise `BackendClosedError`: the state of this name can only be read."""
+    raise BackendClosedError("the backend is closed, and would lose this change: open a new one", state=state)
 
 
 class Forgotten:

@@ -81,7 +81,7 @@ class Values(Generic[V]):
         self._upcasts: Final = tuple(upcasts)
         self.serializer: Final = serializer_of(type_)
         self.version: Final = len(self._upcasts)
-        self.ttl: Final = ttl
+        self.ttl = ttl
         self._is_msgpack = isinstance(self.serializer, MsgspecSerializer)
         self.is_plain: Final = self._is_msgpack and not self.version and ttl is None
         """True if new cells are just what the serializer writes, without version or time."""
@@ -89,6 +89,11 @@ class Values(Generic[V]):
         self._plain = self.serializer if isinstance(self.serializer, MsgspecSerializer) and self.is_plain else None
         self.decode_plain: Callable[[bytes], V] = self.serializer.decode if self.is_plain else self.decode
         """Quick `decode` for a cell that most likely has no version or time. If it raises, call `decode`."""
+
+    def read_only(self) -> None:
+        """Have no read count as a use from now on: it would be a change."""
+        if self.ttl is not None and self.ttl.on_read:
+            self.ttl = msgspec.structs.replace(self.ttl, on_read=False)
 
     def encode_many(self, values: Sequence[V]) -> list[bytes]:
         """The cells of many values, all with the same time."""

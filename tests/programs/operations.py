@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import statebackend as sb
 from statebackend.errors import InputError
-from tests.programs.program import Declared, Do, Job
+from tests.programs.program import OPERATOR, Declared, Do, Job
 from tests.programs.values import KEY_ARROW, TYPES
 
 
@@ -141,6 +141,15 @@ def act(state: Any, declared: Declared, key: sb.Key, do: Do, now_s: float) -> No
         now_s + do.at_s,
     )
     OPERATIONS[declared.kind][do.op](on)
+
+
+def change(state: Any, declared: Declared, key: sb.Key, now_s: float) -> None:
+    """Change it in the plainest way of its kind: of timers, by one that is not there."""
+    if declared.kind in OPERATOR:
+        state.append(1)
+    else:
+        plainest = next(iter(OPERATIONS[declared.kind]))
+        act(state, declared, key, Do(declared.name, plainest, 1, at_s=12_345.5), now_s)
 
 
 def row_of(declared: Declared, number: int) -> dict[str, Any]:

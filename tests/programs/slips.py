@@ -21,8 +21,10 @@ from statebackend.errors import (
     WrongQueryError,
 )
 from tests.programs.looking import check, refused
+from tests.programs.operations import change, declare
 from tests.programs.program import Declared, Job, Slip
 from tests.programs.surroundings import attend
+from tests.programs.values import KEYS
 from tests.programs.wrong_calls import (
     backup_put_back,
     beyond_a_limit,
@@ -250,15 +252,24 @@ def no_output(running: "Running", step: Slip) -> bool | None:
 
 
 def closed_backend(running: "Running", step: Slip) -> bool | None:
-    """Somebody keeps a backend beyond its context, and checkpoints; or gives the id of the newest commit again."""
+    """Somebody keeps a backend beyond its context, changes its states, and checkpoints.
+
+    Or gives the id of the newest commit again.
+    """
     if not running.kept:
         return False
     running.sink.close()
+    job, keys = running.job, running.program.keys
+    has_time = job.clock == "none" or running.held.now != float("-inf")
 
     async def open_it() -> None:
         async with sb.open_backend(running.settings) as backend:
+            states = [(each, declare(backend, each, job, keys)) for each in job.states if has_time]
             with refused(CheckpointExistsError):
                 await backend.checkpoint(max(running.kept))
+        for declared, state in states:
+            with refused(BackendClosedError):
+                change(state, declared, KEYS[keys][0], backend.clock_s or 0.0)
         with refused(BackendClosedError):
             await backend.checkpoint(backend.next_checkpoint_id)
 

@@ -149,6 +149,24 @@ KEPT = {
             Look("spark"),
         ),
     ),
+    "a change after the end of a backend is taken in silence": Program(
+        "str",
+        (
+            Start(
+                Job(
+                    states=(
+                        *(Declared(f"{kind[:1]}0", kind) for kind in ("value", "list", "map", "reducing", "split")),
+                        Declared("a0", "aggregating"),
+                        Declared("c0", "columns", columns=("int",)),
+                        Declared("t0", "timers"),
+                    ),
+                    clock="event",
+                )
+            ),
+            Batch((Item(0, 0.0, (Do("v0", "put"),)),)),
+            Slip("closed backend", Batch((Item(1, 0.0),))),
+        ),
+    ),
     "another query is refused once it has fenced the one at work": Program(
         "str",
         (

@@ -216,8 +216,13 @@ class ColumnarState(MutableMapping[Key, Mapping[str, Any]]):
         forget(self)
 
     def retire(self) -> None:
-        """Rows that were handed out can be used no more: what they would write is not logged."""
+        """As `KeyedState.retire`. Rows that were handed out can be used no more."""
         self._rows.drains += 1
+        self._rows.closed_as = self.name
+
+    def resume(self) -> None:
+        """As `KeyedState.resume`."""
+        self._rows.closed_as = ""
 
     def living(self) -> None:
         """A base takes the rows as they are, also those that have expired and were not dropped yet."""

@@ -16,6 +16,7 @@ from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.arrow import array_from, pa
 from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.table_schema import TableSchema, misread_columns
+from statebackend._state.forgotten import refuse_change
 from statebackend._state.time.ttl import SWEEP_KEYS, TimeToLive
 from statebackend.errors import InputError, StateTypeError
 
@@ -27,7 +28,7 @@ READ_AT_ONCE: Final = 1 << 16
 class ExpiringRows:
     """The rows of a table, under a time-to-live or without one. Rows are numpy int64 arrays, -1 for none."""
 
-    __slots__ = ("_comings", "_is_stamped", "_moves", "_written", "drains", "names", "table", "ttl")
+    __slots__ = ("_comings", "_is_stamped", "_moves", "_written", "closed_as", "drains", "names", "table", "ttl")
 
     def __init__(self, table: ColumnTable) -> None:
         self.table: Final = table
@@ -35,6 +36,8 @@ class ExpiringRows:
         self.names: Sequence[str] = ()
         """The columns, without the hidden one."""
         self.drains = 0
+        self.closed_as = ""
+        """The name of the state once its backend is closed: then rows refuse to be changed, and a read is no use."""
         self._is_stamped = False
         self._moves = 0  # how often keys may have got or lost a row, also by writing to an expired one
         self._comings = 0  # how often keys came or went
@@ -91,8 +94,9 @@ class ExpiringRows:
     def adding(self, keys: Any) -> Generator[tuple[Integers, Flags]]:
         """The rows of keys, and which were added just now: where the body raises, these are removed again.
 
-        Raises as `ColumnTable.find_or_add`.
+        Raises as `ColumnTable.find_or_add`, and `BackendClosedError`.
         """
+        self._check_open()
         rows, is_added = self.table.find_or_add(keys)
         self._moves += 1
         self._comings += bool(is_added.any())
@@ -163,12 +167,15 @@ class ExpiringRows:
 
     def note_read(self, rows: Integers) -> None:
         """Count a read as a use, where the time-to-live does so."""
+        if self.closed_as:
+            return
         if self.ttl is not None and self.ttl.on_read and (at := self.ttl.stamp()) is not None:
             self.table.write_numpy(rows, WRITTEN, np.full(len(rows), at))
 
     def drop(self, rows: Integers) -> None:
-        """Remove the keys of rows."""
+        """Remove the keys of rows. Raises `BackendClosedError`."""
         if len(rows):
+            self._check_open()
             self.table.drop(rows)
             self._moves += 1
             self._comings += 1
@@ -197,6 +204,10 @@ class ExpiringRows:
         is_expired = self.expired(some)
         if is_expired is not None:
             self.drop(some[is_expired])
+
+    def _check_open(self) -> None:
+        if self.closed_as:
+            refuse_change(self.closed_as)
 
     def _check_same_keys(self, before: tuple[int, int]) -> None:
         if (self.drains, self._comings) != before:

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, KeyGroups
 from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.change_sets.state_change import SCALARS
-from statebackend._state.forgotten import forget
+from statebackend._state.forgotten import NoChanges, forget
 from statebackend._state.time.ttl import SWEEP_KEYS
 from statebackend._state.values import Values
 from statebackend._tables.key_groups import OwnedKeys
@@ -96,7 +96,7 @@ class KeyedState(ABC, Generic[E, V]):
     @property
     def is_changed(self) -> bool:
         """True if a drain has changes of the user's to log."""
-        return bool(self._dirty)
+        return len(self._dirty) > 0
 
     def drain(self, state_id: int) -> Iterator[KeyedChanges]:
         """The changes of the keys touched since the last drain: for each key the outcome of all that was done to it.
@@ -138,9 +138,18 @@ class KeyedState(ABC, Generic[E, V]):
                     yield piece.packed()
 
     def retire(self) -> None:
-        """End the search for expired entries where it reads files: they would stay open. In memory it goes on later."""
+        """Refuse changes, which nothing would log; a read prolongs nothing. Until `resume`.
+
+        The search for expired entries ends where it reads files: they would stay open. In memory it goes on later.
+        """
+        self._dirty = NoChanges(self.name)
+        self._values.read_only()
         if not isinstance(self._entries, dict):
             self._sweeping = iter(())
+
+    def resume(self) -> None:
+        """Take changes again. Who declares the state again has reads prolong what they did before."""
+        self._dirty = {}
 
     def forget(self) -> None:
         """Drop the references to the entries and to all else. From now on every use raises `BackendClosedError`."""

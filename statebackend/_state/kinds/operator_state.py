@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 import msgspec
 
 from statebackend._state.bulk_arguments import as_list
+from statebackend._state.forgotten import refuse_change
 from statebackend._state.values import Values
 from statebackend.errors import InputError
 from statebackend.ids import KeyGroupRange, OperatorElements, RangeState, StateDescriptor
@@ -42,10 +43,12 @@ class OperatorState(Sequence[V]):
     state would exceed 4 MiB; the state is then as before.
     """
 
-    __slots__ = ("_cells", "_size_bytes", "_values", "name")
+    __slots__ = ("_cells", "_size_bytes", "_values", "is_closed", "name")
 
     def __init__(self, name: str, cells: Iterable[bytes]) -> None:
         self.name: Final = name
+        self.is_closed = False
+        """True once its backend is closed: then it refuses to be changed."""
         self._cells = list(cells)
         self._size_bytes = sum(map(len, self._cells))
 
@@ -69,7 +72,7 @@ class OperatorState(Sequence[V]):
 
     def clear(self) -> None:
         """Remove every element. The state remains, and is reported as empty."""
-        self._cells, self._size_bytes = [], 0
+        self._cells, self._size_bytes = [], self._admitted(0)
 
     def copies(self, elements: Iterable[V]) -> list[V]:
         """The elements as they will be read once they are appended. Changes nothing."""
@@ -99,6 +102,8 @@ class OperatorState(Sequence[V]):
         self._cells += cells
 
     def _admitted(self, size_bytes: int) -> int:
+        if self.is_closed:
+            refuse_change(self.name)
         if size_bytes > OPERATOR_BYTES_MAX:
             raise InputError(
                 "operator state is too large, and every commit contains it: put large state under a key",
@@ -137,6 +142,16 @@ class OperatorStates:
         """The names of the states with other elements than were last reported."""
         declared = self._declared.items()
         return [name for name, (number, state) in declared if state.report() != self._reported.get(number, ())]
+
+    def retire(self) -> None:
+        """As `KeyedState.retire`."""
+        for _, state in self._declared.values():
+            state.is_closed = True
+
+    def resume(self) -> None:
+        """As `KeyedState.resume`."""
+        for _, state in self._declared.values():
+            state.is_closed = False
 
     def check_owners(self) -> None:
         """Raise `InputError` where the other owners are not known: each owner would take the same share."""

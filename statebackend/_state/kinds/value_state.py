@@ -39,9 +39,9 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
 
     __slots__ = ("_decode", "_default", "_encode", "_is_timed")
 
-    def declare(self, values: Values[V], default: V | UnsetType = UNSET) -> None:
-        """Apply a declaration: the first, or a later one of the same type."""
-        self._default = default if isinstance(default, UnsetType) else values.serializer.encode(default)
+    def declare(self, values: Values[V], default: bytes | UnsetType = UNSET) -> None:
+        """Apply a declaration: the first, or a later one of the same type. `default`: encoded."""
+        self._default = default
         self._values = values
         self._encode = values.encode
         self._decode = values.decode_plain
