@@ -34,8 +34,9 @@ from statebackend._reading.reading_reports import Difference, ExportReport, KeyC
 from statebackend._reading.watching import LogEntry
 from statebackend._upkeep.inspect import Inspection, LogRow
 from statebackend._upkeep.offline.clone import CloneReport
-from statebackend._upkeep.offline.erase import EraseReport, KeyHolder
+from statebackend._upkeep.offline.erase import EraseReport
 from statebackend._upkeep.offline.erasure_proof import ErasureProof
+from statebackend._upkeep.offline.keys_found import KeyHolder
 from statebackend._upkeep.offline.transform import TransformReport
 from statebackend._upkeep.plain_rows import Row
 from statebackend._upkeep.progress import Progress

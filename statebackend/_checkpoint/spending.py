@@ -61,6 +61,11 @@ class Spending:
         """All requests so far, by kind."""
         return self._primary.requests
 
+    @property
+    def bytes_read(self) -> int:
+        """All bytes read so far."""
+        return self._primary.bytes_read
+
     def persist_delay_s(self) -> float:
         """The persist delay as of now: longer than the setting if the budget requires it."""
         return max(self._delay_s, self.wait_s())

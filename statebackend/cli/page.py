@@ -299,7 +299,7 @@ def _erasure(done: EraseReport) -> Iterator[str]:
     yield f"<li>states: {escape(', '.join(done.states))}</li></ul>"
     yield "<h2>Objects that were written again without the keys</h2>"
     yield table(("object",), ((key,) for key in done.rewritten))
-    yield "<h2>Objects that have the keys until a sweep deletes them</h2>"
+    yield "<h2>Objects that have the keys, or may, until a sweep deletes them</h2>"
     yield _holders(done.holders)
     yield _BEYOND
 

@@ -81,12 +81,13 @@ class ScopedStore:
 
 
 class CountingStore:
-    """Counts the requests to a store, by the method of `ObjectStore` that has their price."""
+    """Counts the requests to a store, by the method of `ObjectStore` that has their price, and the bytes read."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.inside: Final = store
         self._store = store
         self._calls = Counter[str]()
+        self.bytes_read = 0
         self._before = Counter(store.priced_requests) if isinstance(store, CountsRequests) else Counter[str]()
 
     @property
@@ -114,12 +115,16 @@ class CountingStore:
     async def get(self, key: str) -> bytes:
         """As the store inside."""
         self._calls["get"] += 1
-        return await self._store.get(key)
+        return self._read(await self._store.get(key))
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """As the store inside."""
         self._calls["get_range"] += 1
-        return await self._store.get_range(key, offset, length)
+        return self._read(await self._store.get_range(key, offset, length))
+
+    def _read(self, data: bytes) -> bytes:
+        self.bytes_read += len(data)
+        return data
 
     async def head(self, key: str) -> ObjectInfo | None:
         """As the store inside."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import statebackend as sb
-from statebackend._upkeep.offline.erase import ROCKSDB
+from statebackend._upkeep.offline.key_search import Unknown
 from statebackend.errors import FencedError, InputError
 from tests.programs.beside import newest_id
 from tests.programs.dictionaries import Dictionaries
@@ -19,7 +19,7 @@ from tests.programs.weather import through_weather
 if TYPE_CHECKING:
     from tests.programs.running import Running
 
-NOT_LISTED_YET = ("it cannot be read", ROCKSDB)
+NOT_LISTED_YET = (Unknown.DAMAGED, Unknown.ROCKSDB)
 """Said of files of RocksDB that no checkpoint names yet, since their writer is at work, and of their local copies."""
 OLD_S = 2 * 86_400.0
 """So old is what may be swept, whatever it is: in a job that writes nothing it takes a day."""

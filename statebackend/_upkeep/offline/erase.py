@@ -7,23 +7,21 @@ its id, by a moment, nor by a rollback, and the next sweep deletes it. The mark 
 (`_log/names.py`). The decision is told in `docs/decisions/erased-keys-stay-erased.md`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from statebackend._codec.commit import Commit
-from statebackend._log.log_reader import LogReader
-from statebackend._log.names import Erasure, entry_key, floor_key, is_ours, sequence_of
-from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._log.names import Erasure, floor_key
+from statebackend._log.position import Position
 from statebackend._log.sweeping.inventory import check_can_list
-from statebackend._log.sweeping.retention import ENTRY_AGE_MIN_S
-from statebackend._tasks import in_order
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys
+from statebackend._upkeep.offline.keys_found import KeyHolder, KeysFound, find_keys
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.offline.written_again import WrittenAgain
-from statebackend.abc import Clock, ObjectInfo, ObjectStore
+from statebackend.abc import Clock, ObjectStore
 from statebackend.abc.clock import SystemClock
 from statebackend.errors import FencedError, InputError
 from statebackend.ids import CheckpointId, CommitSequence, Key
@@ -31,20 +29,6 @@ from statebackend.settings import Settings
 
 KeptSavepoints = Literal["refuse", "drop"]
 """The choices for savepoints that have the keys: erase nothing, or drop them."""
-ROCKSDB: Final = "a RocksDB file: its key group may be in it"
-
-
-class KeyHolder(msgspec.Struct, frozen=True):
-    """An object that still has an erased key. `key`: of the object, or the path of a local copy; `size_bytes`: of it.
-
-    `sweepable_from_s`: Unix time in seconds, by the store's clock, from which a sweep may delete it; `None` where no
-    sweep will.
-    """
-
-    key: str
-    size_bytes: int
-    reason: str
-    sweepable_from_s: float | None = None
 
 
 class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +36,7 @@ class EraseReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `checkpoint_id`: of the new commit; `None` for a dry run, and where the keys had been erased already. `changes`: how
     many stored changes of the keys the checkpoint `read_id` had. `rewritten`: the objects that had them, and were
-    written again without. `holders`: the objects that still have them, until a sweep.
+    written again without. `holders`: the objects that still have them, or may, until a sweep.
     """
 
     job: str
@@ -105,7 +89,6 @@ async def erase(
     opening = open_offline(settings, commits=not dry_run, store=store, clock=clock or SystemClock())
     async with opening as opened:
         once = Erasing(opened, wanted)
-        requests = opened.primary.spending.requests
         position = await opened.job.look()
         assert position.base is not None, "it was just found"
         found = await once.look(position.base)
@@ -118,25 +101,9 @@ async def erase(
                 savepoints=[each.name for each in found.savepoints],
             )
         if not dry_run and not found.is_done:
-            position = await opened.job.claim(position)
-            if position.base is None or position.base.stamp != found.commit.stamp:
-                raise FencedError("the job was committed to meanwhile: stop its stream, and erase again")
-
-            async def before(sequence: int) -> None:
-                for each in found.savepoints:
-                    await once.savepoints.drop(each.name)
-                await once.mark(Erasure(CommitSequence(sequence), position.epoch))
-
-            new_id, uploads = await opened.commit(position, once.writing(found), before=before)
-            await once.raise_floor()
-            report = msgspec.structs.replace(
-                report,
-                checkpoint_id=new_id,
-                bytes_written=uploads.written[1],
-                savepoints_dropped=tuple(each.name for each in found.savepoints),
-            )
-        spent = opened.primary.spending.since(requests)
-    return msgspec.structs.replace(report, bytes_read=once.bytes_read, requests=spent.requests.total())
+            report = await once.commit(position, found, report)
+        spent = opened.primary.spending
+    return msgspec.structs.replace(report, bytes_read=spent.bytes_read, requests=spent.requests.total())
 
 
 def state_ids(commit: Commit, states: Literal["all"] | Sequence[str]) -> frozenset[int] | None:
@@ -153,31 +120,6 @@ def state_ids(commit: Commit, states: Literal["all"] | Sequence[str]) -> frozens
     return frozenset(known[name] for name in states)
 
 
-class KeysFound(msgspec.Struct, frozen=True):
-    """The commit that was looked at, and its objects that have the keys. `rocksdb`: ranges whose RocksDB may have them.
-
-    `holders`: what has them, is listed in the primary, and will be needed by nothing. `savepoints`: those with them.
-    """
-
-    commit: Commit
-    objects: Mapping[str, int]
-    rocksdb: frozenset[int]
-    holders: Sequence[KeyHolder]
-    savepoints: Sequence[SavepointInfo]
-    is_closed: bool
-    """No commit that needs one of the holders can be opened any more."""
-
-    @property
-    def is_done(self) -> bool:
-        """True if there is nothing left to do for an erasure but to wait for a sweep."""
-        return self.is_closed and not self.changes and not self.savepoints
-
-    @property
-    def changes(self) -> int:
-        """How many changes of the keys the commit's objects have; of RocksDB files one, whatever they have."""
-        return sum(self.objects.values()) + len(self.rocksdb)
-
-
 class Erasing:
     """Erases `wanted` from one job, once."""
 
@@ -185,18 +127,7 @@ class Erasing:
         self._opened = opened
         self._wanted = wanted
         self._store = opened.primary.store
-        self._search = KeySearch(self._store, opened.job.log, wanted, opened.threads)
-        self._restored_bytes = 0
-        self._erasure: Erasure | None = None
-        self.savepoints: Final = opened.job.savepoints
-
-    @property
-    def bytes_read(self) -> int:
-        """Bytes of data that were read."""
-        return self._search.bytes_read + self._restored_bytes
-
-    def _count_read(self, size_bytes: int) -> None:
-        self._restored_bytes += size_bytes
+        self._search: Final = KeySearch(self._store, opened.job.log, wanted, opened.threads)
 
     def report(self, found: KeysFound, *, dry_run: bool) -> EraseReport:
         """The report before anything is done."""
@@ -217,68 +148,13 @@ class Erasing:
     async def look(self, commit: Commit) -> KeysFound:
         """Look at every object of the job that may have the keys."""
         groups = self._wanted.groups(commit.max_parallelism)
-        listed = {info.key: info async for info in self._store.list("")}
-        commits = await commits_in(listed, self._opened.job.log)
-        files = {
-            file.handle.key for each in commits for part in each.ranges for base in part.rocksdb for file in base.files
-        }
-        counts: dict[str, int | None] = {}
+        return await find_keys(self._opened, self._search, groups, commit)
 
-        async def count(info: ObjectInfo) -> int | None:
-            return None if info.key in files else await self._search.count(info.key, info.size_bytes, groups)
-
-        async def note(info: ObjectInfo, found: int | None) -> None:
-            counts[info.key] = found
-
-        data = [info for key, info in listed.items() if is_ours(key)]
-        await in_order(data, count, note, concurrency_max=self._opened.settings.restore_concurrency_max)
-        rocksdb = frozenset(
-            place
-            for place, part in enumerate(commit.ranges)
-            if any(not groups.isdisjoint(base.owner) for base in part.rocksdb)
-        )
-        needed = commit.segments()
-        objects = {key: found for key in needed if (found := counts.get(key))}
-        doomed = {key for place in rocksdb for key in commit.ranges[place].segments()}
-        kept = needed - objects.keys() - doomed
-        infos = [each for each in await self.savepoints.all() if each.sequence <= commit.sequence]
-        by_sequence = {each.sequence: each for each in commits}
-        held = [each for each in infos if self._has(by_sequence.get(each.sequence), counts, groups)]
-        holders = [
-            KeyHolder(
-                key,
-                listed[key].size_bytes,
-                ROCKSDB if found is None else f"{found} changes of the keys",
-                _sweepable_from_s(key, listed, commits),
-            )
-            for key, found in sorted(counts.items())
-            if found != 0 and key not in kept
-        ]
-        held_by = {holder.key for holder in holders}
-        users = [each.sequence for each in commits if not held_by.isdisjoint(each.segments())]
-        floor, milestones = await self.savepoints.milestones()
-        is_closed = max(users, default=-1) < floor and milestones.keys().isdisjoint(users)
-        return KeysFound(commit, objects, rocksdb, holders, held, is_closed)
-
-    def _has(self, commit: Commit | None, counts: Mapping[str, int | None], groups: frozenset[int]) -> bool:
-        if commit is None:
-            return False
-        return any(counts.get(key) for key in commit.segments()) or any(
-            not groups.isdisjoint(base.owner) for part in commit.ranges for base in part.rocksdb
-        )
-
-    async def mark(self, erasure: Erasure) -> None:
-        """Say that the commit which is made next erases keys. Without that commit it means nothing."""
-        await self._store.put(erasure.key, ())
-        self._erasure = erasure
-
-    async def raise_floor(self) -> None:
-        """After the commit: spare those who ask for the floor a look at that commit."""
-        assert self._erasure is not None
-        await self._store.put(floor_key(self._erasure.sequence), ())
-
-    def writing(self, found: KeysFound) -> Callable[[Uploads], Awaitable[Contents]]:
-        """Writes the commit again without the keys."""
+    async def commit(self, position: Position, found: KeysFound, report: EraseReport) -> EraseReport:
+        """Claim the job, and commit it without the keys that were found. Raises as `erase`."""
+        position = await self._opened.job.claim(position)
+        if position.base is None or position.base.stamp != found.commit.stamp:
+            raise FencedError("the job was committed to meanwhile: stop its stream, and erase again")
         opened, commit = self._opened, found.commit
         again = WrittenAgain(
             commit,
@@ -289,31 +165,26 @@ class Erasing:
             settings=opened.settings,
             threads=opened.threads,
             clock=opened.clock,
-            read=self._count_read,
             kept=self._search.kept,
         )
+        erasure: Erasure | None = None
 
         async def write(uploads: Uploads) -> Contents:
             return Contents(await again.write(uploads), commit.states, frozenset(found.objects))
 
-        return write
+        async def before(sequence: int) -> None:
+            nonlocal erasure
+            for each in found.savepoints:
+                await opened.job.savepoints.drop(each.name)
+            erasure = Erasure(CommitSequence(sequence), position.epoch)
+            await self._store.put(erasure.key, ())  # without the commit it means nothing
 
-
-async def commits_in(keys: Iterable[str], log: LogReader, concurrency_max: int = 8) -> list[Commit]:
-    """The commits among the objects with these keys, in their order, but for those that are damaged, or gone by now."""
-    found: list[Commit] = []
-
-    def take(_: int, entry: object) -> None:
-        if isinstance(entry, Commit):
-            found.append(entry)
-
-    sequences = [sequence for key in keys if (sequence := sequence_of(key)) is not None]
-    await log.each(sequences, take, doomed=frozenset(sequences), concurrency_max=concurrency_max)
-    return found
-
-
-def _sweepable_from_s(key: str, listed: Mapping[str, ObjectInfo], commits: Sequence[Commit]) -> float:
-    """When a sweep may delete it: an hour after it, and after the last commit that needs it, was made."""
-    users = [entry_key(each.sequence) for each in commits if key in each.segments()]
-    made_s = max(listed[each].modified_s for each in (key, *users) if each in listed)
-    return made_s + ENTRY_AGE_MIN_S
+        new_id, uploads = await opened.commit(position, write, before=before)
+        assert erasure is not None, "it was just made"
+        await self._store.put(floor_key(erasure.sequence), ())  # which spares others a look at the commit
+        return msgspec.structs.replace(
+            report,
+            checkpoint_id=new_id,
+            bytes_written=uploads.written[1],
+            savepoints_dropped=tuple(each.name for each in found.savepoints),
+        )

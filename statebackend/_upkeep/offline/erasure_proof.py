@@ -14,8 +14,9 @@ from statebackend._log.names import is_ours
 from statebackend._log.sweeping.inventory import check_can_list
 from statebackend._tasks import in_order
 from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
-from statebackend._upkeep.offline.erase import ROCKSDB, KeyHolder, commits_in, state_ids
-from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys
+from statebackend._upkeep.offline.erase import state_ids
+from statebackend._upkeep.offline.key_search import KeySearch, Unknown, WantedKeys
+from statebackend._upkeep.offline.keys_found import KeyHolder, entries_in
 from statebackend._upkeep.read_commit import open_commit
 from statebackend.abc import ObjectInfo, ObjectStore
 from statebackend.abc.clock import SystemClock
@@ -77,7 +78,8 @@ class _Proving:
     async def run(self) -> ErasureProof:
         primary = self._primary
         listed = [info async for info in primary.store.list("") if is_ours(info.key)]
-        commits = await commits_in((info.key for info in listed), primary.log)
+        entries = await entries_in((info.key for info in listed), primary.log)
+        commits = [entry for entry in entries.values() if isinstance(entry, Commit)]
         files = await self._rocksdb_files(commits)
         await self._look(primary.store, [info for info in listed if files.get(info.key) != 0], "")
         proved = {key for key, found in files.items() if found == 0}
@@ -91,7 +93,7 @@ class _Proving:
             for base in await primary.threads.io(copied_bases, Path(root), primary.settings.job):
                 self._objects, self._bytes = self._objects + 1, self._bytes + base.size_bytes
                 if not base.keys or not base.keys <= proved:
-                    self._holders.append(KeyHolder(str(base.path), base.size_bytes, ROCKSDB))
+                    self._holders.append(KeyHolder.of(str(base.path), base.size_bytes, Unknown.ROCKSDB))
         return ErasureProof(self._objects, self._bytes, tuple(self._holders))
 
     def _count(self, infos: Sequence[ObjectInfo]) -> None:
@@ -102,16 +104,15 @@ class _Proving:
         """Look at these objects. One that is swept meanwhile is none that is left."""
         search = KeySearch(store, self._primary.log, self._wanted, self._primary.threads)
 
-        async def count(info: ObjectInfo) -> int | None:
+        async def count(info: ObjectInfo) -> int | Unknown:
             try:
                 return await search.count(info.key, info.size_bytes)
             except ObjectNotFoundError:
                 return 0
 
-        async def note(info: ObjectInfo, found: int | None) -> None:
+        async def note(info: ObjectInfo, found: int | Unknown) -> None:
             if found != 0:
-                reason = "it cannot be read" if found is None else f"{found} changes of the keys"
-                self._holders.append(KeyHolder(f"{prefix}{info.key}", info.size_bytes, reason))
+                self._holders.append(KeyHolder.of(f"{prefix}{info.key}", info.size_bytes, found))
 
         await in_order(infos, count, note, concurrency_max=self._primary.settings.restore_concurrency_max)
         self._count(infos)

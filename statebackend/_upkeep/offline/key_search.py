@@ -5,7 +5,9 @@ groups now has the old entries nevertheless, and a change set that was supersede
 """
 
 import importlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final, cast
 
 import msgspec
@@ -24,7 +26,7 @@ from statebackend._codec.change_sets.keyed_changes import KeyedChanges
 from statebackend._codec.commit import Commit
 from statebackend._codec.segment import HEAD, decode_segment
 from statebackend._log.log_reader import LogReader
-from statebackend._log.names import OUTBOX, sequence_of
+from statebackend._log.names import OUTBOX, entry_key, sequence_of
 from statebackend._tables.key_groups import key_group
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore
@@ -35,11 +37,35 @@ from statebackend.settings import KiB, MiB
 WHOLE_BYTES_MAX: Final = 128 * KiB
 """An object of up to this size is read at once: to ask for its index and then for a few frames takes longer."""
 
-
 KEPT_BYTES_MAX: Final = 64 * MiB
 """Of frames that have the keys so much is kept, for those who write their objects again."""
 Frames = Mapping[int, memoryview]
 """Frames of one object by their offsets in it."""
+
+
+class Unknown(StrEnum):
+    """Why it is not known whether an object has the keys. It counts as one that may."""
+
+    ROCKSDB = "a RocksDB file: its key group may be in it"
+    DAMAGED = "it cannot be read"
+    UNREAD = "superseded, and larger than what is read of such: it may have changes of the keys"
+
+
+class Allowance:
+    """How many bytes may be read of some objects together."""
+
+    def __init__(self, size_bytes: float) -> None:
+        self._left = size_bytes
+
+    def take(self, size_bytes: int) -> bool:
+        """True if so many may be read."""
+        if size_bytes > self._left:
+            return False
+        self._left -= size_bytes
+        return True
+
+
+UNBOUNDED: Final = Allowance(math.inf)
 
 
 class WantedKeys(msgspec.Struct, frozen=True):
@@ -100,52 +126,78 @@ class KeySearch:
         self._log = log
         self._wanted = wanted
         self._threads = threads
-        self.bytes_read = 0
         self.kept: dict[str, Frames] = {}
         """Frames of objects that have the keys."""
 
-    async def count(self, key: str, size_bytes: int, groups: Collection[int] | None = None) -> int | None:
-        """How many changes of the keys the object has. `None` if it cannot be known: a RocksDB file, or a damaged one.
+    async def count(
+        self,
+        key: str,
+        size_bytes: int,
+        groups: Collection[int] | None = None,
+        *,
+        allowance: Allowance = UNBOUNDED,
+    ) -> int | Unknown:
+        """How many changes of the keys the object has.
 
         `groups`: their key groups, if it is known of how many the object was made: then other frames are not read.
-        Raises what the store raises, `ObjectNotFoundError` included.
+        `allowance`: what may be read. Raises what the store raises, `ObjectNotFoundError` included.
         """
         if key.startswith(OUTBOX):  # rows of output, under no key
             return 0
         if (sequence := sequence_of(key)) is not None:
-            return await self._count_carried(sequence, key)
+            return await self._count_entry(sequence, key)
         try:
             if groups is None or size_bytes <= WHOLE_BYTES_MAX:
+                if not allowance.take(size_bytes):
+                    return Unknown.UNREAD
                 data = await self._store.get(key)
-                self.bytes_read += len(data)
                 return await self._threads.cpu(self._count_whole, data, key)
-            base = Base(Handle(key, 0, size_bytes, 0), ranges_of(groups))
-            found = await BaseRead(base).find_frames(self._store)
-            views = await fetch_frames(self._store, found)
-            self.bytes_read += len(HEAD) + min(TAIL_BYTES, size_bytes) + sum(map(len, views))
-            if counted := await self._threads.cpu(self._count_frames, views, found):
-                self._keep(key, {each.offset: view for each, view in zip(found.change_sets, views, strict=True)})
-            return counted
+            return await self._count_in(key, size_bytes, groups, allowance)
         except CorruptSegmentError:
-            return None
+            return Unknown.DAMAGED
+
+    async def _count_in(
+        self, key: str, size_bytes: int, groups: Collection[int], allowance: Allowance
+    ) -> int | Unknown:
+        """As `count`, in the frames of these key groups alone."""
+        if not allowance.take(len(HEAD) + TAIL_BYTES):
+            return Unknown.UNREAD
+        found = await BaseRead(Base(Handle(key, 0, size_bytes, 0), ranges_of(groups))).find_frames(self._store)
+        if not allowance.take(sum(each.length for each in found.change_sets)):
+            return Unknown.UNREAD
+        views = await fetch_frames(self._store, found)
+        if counted := await self._threads.cpu(self._count_frames, views, found):
+            self._keep(key, {each.offset: view for each, view in zip(found.change_sets, views, strict=True)})
+        return counted
+
+    async def _count_entry(self, sequence: int, key: str) -> int | Unknown:
+        data = await self._store.get(key)
+        try:
+            entry = await self._log.load(sequence, body=data)
+            handles = carried_by(entry, key) if isinstance(entry, Commit) else ()
+            if not handles:
+                return 0
+            read = SegmentRead(handles[0].segment, tuple(handles))
+            return await self._threads.cpu(self._count_frames, frames_of(data, read), read)
+        except DataError:
+            return Unknown.DAMAGED
+
+    async def count_carried(self, commit: Commit, groups: Collection[int]) -> int | Unknown:
+        """As `count`, of a commit that was read before: it says which of its parts have changes of these key groups."""
+        wanted, carried = ranges_of(groups), carried_by(commit, entry_key(commit.sequence))
+        handles = [each for each in carried if any(each.key_groups.intersection(groups) for groups in wanted)]
+        if not handles:
+            return 0
+        read = SegmentRead(handles[0].segment, tuple(handles))
+        try:
+            return await self._threads.cpu(self._count_frames, await fetch_frames(self._store, read), read)
+        except CorruptSegmentError:
+            return Unknown.DAMAGED
 
     def _keep(self, key: str, frames: Frames) -> None:
         size_bytes = sum(len(view) for each in (frames, *self.kept.values()) for view in each.values())
         if size_bytes <= KEPT_BYTES_MAX:
             self.kept[key] = frames
-
-    async def _count_carried(self, sequence: int, key: str) -> int | None:
-        data = await self._store.get(key)
-        self.bytes_read += len(data)
-        try:
-            entry = await self._log.load(sequence, body=data)
-        except DataError:
-            return None
-        handles = carried_by(entry, key) if isinstance(entry, Commit) else ()
-        if not handles:
-            return 0
-        read = SegmentRead(handles[0].segment, tuple(handles))
-        return await self._threads.cpu(self._count_frames, frames_of(data, read), read)
 
     def _count_whole(self, data: bytes, name: str) -> int:
         return sum(self._wanted.count(changes) for _, changes in decode_segment(data, name))

@@ -98,11 +98,10 @@ class WrittenAgain:
             old = [handle for handle in carried_by(self._commit, key) if handle.key_groups]
             if not old:
                 continue
-            read = SegmentRead(old[0].segment, tuple(old))
-            data = await self._get(read.segment)
             left: list[ChangeSetHandle] = []
             sets: list[ChangeSet] = []
-            for handle, view in zip(old, frames_of(data, read), strict=True):
+            _, views = await self._frames(SegmentRead(old[0].segment, tuple(old)))
+            for handle, view in zip(old, views, strict=True):
                 changes = await self._threads.cpu(self._left_in, view, handle)
                 replaced[handle] = None
                 if changes:
@@ -120,19 +119,19 @@ class WrittenAgain:
         """The base itself, or what takes its place."""
         if base.segment.key not in self._keys:
             return [base]
-        found, views = await self._frames(base)
+        found, views = await self._frames(BaseRead(base))
         left = self._left(changes_of(views, found.change_sets, found.key_groups))
         groups = [group for each in base.key_groups for group in each]
         return await self._bases(left, groups, uploads)
 
-    async def _frames(self, base: Base) -> tuple[SegmentRead, Sequence[memoryview]]:
-        """The frames of the base: those that are kept, and the others of its object; all at once if none is kept."""
-        kept = self._kept.get(base.segment.key)
+    async def _frames(self, read: SegmentRead | BaseRead) -> tuple[SegmentRead, Sequence[memoryview]]:
+        """The frames to read of a segment: those that are kept, and the others; all of it at once if none is kept."""
+        kept = self._kept.get(read.segment.key)
         if kept is None:
-            data = await self._get(base.segment)
-            found = BaseRead(base).frames_in(data)
+            data = await self._get(read.segment)
+            found = read.frames_in(data)
             return found, frames_of(data, found)
-        found = await BaseRead(base).find_frames(self._source)
+        found = await read.find_frames(self._source)
         others = tuple(each for each in found.change_sets if each.offset not in kept)
         views = await fetch_frames(self._source, msgspec.structs.replace(found, change_sets=others))
         self._read(sum(map(len, views)))
