@@ -176,11 +176,16 @@ class StateDescriptor(msgspec.Struct, frozen=True, omit_defaults=True):
     """`None` if it was last declared without a time-to-live, or committed by a release that did not say."""
 
 
-class OperatorElements(msgspec.Struct, frozen=True):
-    """One owner's elements of one operator state, each encoded."""
+class OperatorElements(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One owner's elements of one operator state, each encoded.
+
+    `is_untaken`: all elements of a union state, given to an owner that has not declared the state since. All that are
+    untaken are the same, and count once.
+    """
 
     state_id: int
     elements: tuple[bytes, ...]
+    is_untaken: bool = False
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):

@@ -46,6 +46,6 @@ def regrouped_owners(ranges: Iterable[RangeState], modes: Mapping[int, Mode], ma
     for place, part in enumerate(former):
         together[place * count // len(former)].append(part)
     return [
-        Owner(KeyGroupRange(first, end - 1), elements_of(gathered(parts, modes)))
-        for first, end, parts in zip(firsts, (*firsts[1:], max_parallelism), together, strict=True)
+        Owner(KeyGroupRange(first, end - 1), elements_of(report))
+        for first, end, report in zip(firsts, (*firsts[1:], max_parallelism), gathered(together, modes), strict=True)
     ]

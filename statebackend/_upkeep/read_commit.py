@@ -20,7 +20,8 @@ def operator_elements(commit: Commit, state: StateDescriptor) -> Sequence[bytes]
     """The elements of a state of that kind, encoded, as one owner of the whole job would have them."""
     mode = mode_of(state.kind)
     assert mode is not None
-    return gathered(commit.ranges, {state.state_id: mode}).get(state.state_id, ())
+    (found,) = gathered([commit.ranges], {state.state_id: mode})
+    return found.get(state.state_id, ())
 
 
 @asynccontextmanager

@@ -92,6 +92,24 @@ HISTORY: dict[str, Any] = {
     "ranges": [{**COMMIT["ranges"][0], "history": bytes.fromhex("0102030405060708090a0b0c0d0e0f10")}],
 }
 
+UNTAKEN: dict[str, Any] = {
+    **COMMIT,
+    "ranges": [
+        {
+            **COMMIT["ranges"][0],
+            "key_groups": [0, 63],
+            "operator": [{"state_id": 4, "elements": [b"\x01", b"\x02"], "is_untaken": True}],
+        },
+        {
+            "key_groups": [64, 127],
+            "changelog": [],
+            "bases": [],
+            "operator": [{"state_id": 4, "elements": [b"\x03"]}],
+        },
+    ],
+}
+"""A union state that one of two owners declared; the other one hands on what it was given."""
+
 INLINE: dict[str, Any] = {
     **COMMIT,
     "sequence": 9,

@@ -77,6 +77,9 @@ def golden_files() -> dict[str, bytes]:
             msgspec.convert(content_v1.COLUMNS, Commit), "commit-v4-columns.bin"
         ).body,
         "commit-v1-sizes.bin": encode_entry(msgspec.convert(content_v1.SIZES, Commit), "commit-v1-sizes.bin").body,
+        "commit-v1-untaken.bin": encode_entry(
+            msgspec.convert(content_v1.UNTAKEN, Commit), "commit-v1-untaken.bin"
+        ).body,
         "commit-v1-marks.bin": encode_entry(msgspec.convert(content_v1.MARKS, Commit), "commit-v1-marks.bin").body,
         "commit-v1-zone.bin": encode_entry(msgspec.convert(content_v1.ZONE, Commit), "commit-v1-zone.bin").body,
         "commit-v5-clock.bin": encode_entry(msgspec.convert(content_v1.CLOCK, Commit), "commit-v5-clock.bin").body,

@@ -66,6 +66,7 @@ def test_every_golden_file_is_tested() -> None:
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
         "commit-v1-sizes.bin",
+        "commit-v1-untaken.bin",
         "commit-v1-marks.bin",
         "commit-v1-zone.bin",
         "commit-v5-clock.bin",
@@ -286,6 +287,15 @@ def test_commit_with_sizes_holds_what_was_written() -> None:
     assert [part.restored for part in commit.ranges] == [RestoreSource(3, 1, 1024, 66, 0.25), UNSET]
 
 
+def test_commit_with_an_untaken_state_holds_what_was_written() -> None:
+    """By both readers: who declared the union state says nothing, as in a commit of an earlier release."""
+    data = (GOLDEN / "commit-v1-untaken.bin").read_bytes()
+    assert grammar_v1.read_commit(data) == content_v1.UNTAKEN
+    commit = decode_entry(data, "commit-v1-untaken.bin", job="fleet")
+    assert isinstance(commit, Commit)
+    assert [[each.is_untaken for each in part.operator] for part in commit.ranges] == [[True], [False]]
+
+
 def test_commit_with_marks_holds_what_was_written() -> None:
     """By both readers: the newest batch of each query, under a commit that was made for none."""
     data = (GOLDEN / "commit-v1-marks.bin").read_bytes()
@@ -386,6 +396,7 @@ def test_local_snapshot_holds_what_was_written(name: str, content: dict[str, Any
         "commit-v3-native.bin",
         "commit-v4-columns.bin",
         "commit-v1-sizes.bin",
+        "commit-v1-untaken.bin",
         "commit-v1-marks.bin",
         "commit-v1-zone.bin",
         "commit-v5-clock.bin",

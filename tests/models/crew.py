@@ -55,7 +55,7 @@ class Plan:
     first_host: int | None = 0
     """The host of the first owner; the others have the hosts after it. `None` for no local copies."""
     declares: bool = True
-    """If not, there is one owner: several would each have all of a union state, and each hand on all of it."""
+    """If not, there is one owner: what several hand on of a union state counts once, and the model lacks that."""
     settings: tuple[tuple[str, Any], ...] = ()
 
     @property

@@ -87,8 +87,9 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
     _Mend(
         "broadcast state is read once for each owner",
         "statebackend._state.kinds.operator_state",
-        "    return redistribute(_reports_of(ranges), modes, 1)[0]",
-        "    return {each: sum((part.get(each, ()) for part in _reports_of(ranges)), ()) for each in modes}",
+        "    return [redistribute(list(islice(reports, len(parts))), modes, 1)[0] for parts in together]",
+        "    found = [list(islice(reports, len(parts))) for parts in together]\n"
+        "    return [{each: sum((part.get(each, ()) for part in parts), ()) for each in modes} for parts in found]",
     ),
     _Mend(
         "bases in RocksDB of several owners cannot be read",

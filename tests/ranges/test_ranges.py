@@ -1,7 +1,7 @@
 """Ranges of key groups, opened for each batch at the committed base, contribute to one commit."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -208,6 +208,35 @@ async def test_operator_state_is_dealt_out_once_in_an_epoch() -> None:
                     assert seen == [["120", "121"]] * 2
                 elif number == 2:
                     assert seen == [[f"{run_number}10"], [f"{run_number}11"]]
+
+
+async def test_union_that_ranges_without_rows_hand_on_is_not_multiplied() -> None:
+    """In each run two of four ranges are at work, keep what they were given, and add to it; the others hand it on."""
+    store = MemoryStore()
+    seen: list[list[int]] = []
+    given: list[int] = []
+    kept: list[int] = []
+
+    def note(run_number: int) -> Callable[[sb.StateBackend], None]:
+        def work(backend: sb.StateBackend) -> None:
+            state = backend.operator_state("notes", int, "union")
+            seen.append(list(state))
+            state.replace(sorted({*state, run_number}))
+
+        return work
+
+    for run_number in range(4):
+        async with open_run(SETTINGS, 4, store) as run, open_range_owners(store=store) as owners:
+            await run.commit([await owners.contribute(run.tasks()[0], note(run_number))])
+            await run.batch(owners, [])
+            await run.commit([await owners.contribute(run.tasks()[1], note(run_number))])
+        given = [
+            *kept,
+            *kept,
+            *given,
+        ]  # of the two that were at work in the run before, and once of those that were not
+        kept = sorted({*given, run_number})
+        assert [sorted(each) for each in seen[-2:]] == [sorted(given)] * 2
 
 
 def test_a_task_takes_no_secrets_along() -> None:

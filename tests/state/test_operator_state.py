@@ -228,6 +228,21 @@ def test_owners_take_over_by_mode() -> None:
     ]
 
 
+def test_union_that_owners_do_not_take_counts_once() -> None:
+    """Each of them hands on all of it, run after run, and a later owner finds it once, beside what others took."""
+    halves = [KeyGroupRange(0, 63), KeyGroupRange(64, 127)]
+    states = all_states()
+    states.operator_state("notes", int, "union").extend([1, 2])
+    owners = [reopened([states], part, halves) for part in halves]
+    for _ in range(3):
+        owners = [reopened(owners, part, halves) for part in halves]
+    assert [list(each.operator_state("notes", int, "union")) for each in owners] == [[1, 2], [1, 2]]
+    owners = [reopened(owners, part, halves) for part in halves]
+    assert list(owners[0].operator_state("notes", int, "union")) == [1, 2, 1, 2]  # both had declared it, and kept all
+    owners[0].operator_state("notes", int, "union").replace([3])
+    assert list(reopened(owners).operator_state("notes", int, "union")) == [3, 1, 2, 1, 2]
+
+
 def test_owner_of_a_part_has_to_know_the_others() -> None:
     """Otherwise each took the same share; and what it would contribute to a commit would lose the rest."""
     states = all_states()

@@ -5,11 +5,15 @@
     union       a part of the whole     each owner gets everything                each owner gets everything
     broadcast   a copy of the whole     owner i gets copy i mod copies            each owner gets its own back
 
+What an owner was given of a union state and did not declare, as one that was not at work, is the whole, and not its
+part: it is marked, and counts once. Otherwise each new run would multiply it by the number of such owners.
+
 It is small, so every commit contains all of it, in the ranges of the owners that reported it. `redistribute` decides
 which owner takes over what. The names of the modes are stored, as the kinds `operator split`, ...: never change one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Literal, TypeVar, cast, get_args, overload
 
 import msgspec
@@ -129,6 +133,9 @@ class OperatorStates:
             if (mode := mode_of(found.kind)) is not None:
                 modes[found.state_id] = mode
         reports = _reports_of(reported)
+        unions = {state_id for state_id, mode in modes.items() if mode == "union"}
+        own = {each.state_id for part in reported for each in part.operator if each.is_untaken}
+        self._untaken: Final = own if owners is None or len(owners) == 1 else unions
         self._share: dict[int, Elements] | None = None if modes and owners is None else {}
         self._knows_owners = owners is not None
         if owners is not None:
@@ -169,9 +176,9 @@ class OperatorStates:
         """This owner's elements of each state, including states it has a share of but did not declare."""
         if self._share is None:
             self.check_owners()
-        found = (self._share or {}) | {state_id: state.report() for state_id, state in self._declared.values()}
-        self._reported = found
-        return elements_of(found)
+        taken = {state_id: state.report() for state_id, state in self._declared.values()}
+        self._reported = (self._share or {}) | taken
+        return elements_of(self._reported, untaken=self._untaken - taken.keys())
 
 
 def redistribute(reports: Sequence[Report], modes: Mapping[int, Mode], owners: int) -> Sequence[Report]:
@@ -203,9 +210,10 @@ def redistribute(reports: Sequence[Report], modes: Mapping[int, Mode], owners: i
     return new
 
 
-def gathered(ranges: Iterable[RangeState], modes: Mapping[int, Mode]) -> Report:
-    """The elements that one owner of all these ranges would have: of a broadcast state, those of the first copy."""
-    return redistribute(_reports_of(ranges), modes, 1)[0]
+def gathered(together: Sequence[Sequence[RangeState]], modes: Mapping[int, Mode]) -> Sequence[Report]:
+    """The elements that owners of all these ranges would have: of a broadcast state, those of the first copy."""
+    reports = iter(_reports_of(part for parts in together for part in parts))
+    return [redistribute(list(islice(reports, len(parts))), modes, 1)[0] for parts in together]
 
 
 def lack_copies(ranges: Sequence[RangeState], known: Iterable[StateDescriptor]) -> bool:
@@ -218,18 +226,26 @@ def with_copies(mine: RangeState, ranges: Sequence[RangeState], known: Iterable[
     """`mine`, one of the ranges, with a copy of each broadcast state that only others have reported."""
     place = sorted(part.key_groups for part in ranges).index(mine.key_groups)
     copies = redistribute(_reports_of(ranges), _broadcast(known), len(ranges))[place]
-    (own,) = _reports_of([mine])
-    return msgspec.structs.replace(mine, operator=elements_of({**copies, **own}))
+    found = {each.state_id: each for each in (*elements_of(copies), *mine.operator)}
+    return msgspec.structs.replace(mine, operator=tuple(found[state_id] for state_id in sorted(found)))
 
 
-def elements_of(report: Report) -> tuple[OperatorElements, ...]:
-    """The report as a commit has it."""
-    return tuple(OperatorElements(state_id, elements) for state_id, elements in sorted(report.items()))
+def elements_of(report: Report, *, untaken: Container[int] = ()) -> tuple[OperatorElements, ...]:
+    """The report as a commit has it. `untaken`: the union states that the owner did not declare."""
+    return tuple(
+        OperatorElements(state_id, elements, state_id in untaken) for state_id, elements in sorted(report.items())
+    )
 
 
 def _reports_of(ranges: Iterable[RangeState]) -> Sequence[Report]:
-    ordered = sorted(ranges, key=lambda part: part.key_groups)
-    return [{found.state_id: found.elements for found in part.operator} for part in ordered]
+    """The report of each range, in their order. The first has what several were given and did not take."""
+    seen = set[int]()
+    reports: list[Report] = []
+    for part in sorted(ranges, key=lambda part: part.key_groups):
+        counted = [each for each in part.operator if not (each.is_untaken and each.state_id in seen)]
+        reports.append({each.state_id: each.elements for each in counted})
+        seen |= {each.state_id for each in counted if each.is_untaken}
+    return reports
 
 
 def _broadcast(known: Iterable[StateDescriptor]) -> Mapping[int, Mode]:
