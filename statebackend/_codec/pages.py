@@ -211,6 +211,11 @@ class PageRows:
         found: Hashes = items_at(self._pages, 8)[self._at + _HEAD + 8 * self._row].view("<u8")
         return found
 
+    def hashes_from(self, count: int) -> Hashes:
+        """The hashes of each row and those behind it, `count` in all, which may be more than the page has."""
+        found: Hashes = items_at(self._pages, 8 * count)[self._at + _HEAD + 8 * self._row].view("<u8")
+        return found.reshape(-1, count)
+
     def groups(self) -> KeyGroups:
         """The key group of each row."""
         places = self._at + _HEAD + 8 * self._count + 2 * self._row

@@ -55,13 +55,15 @@ class ColumnTable(OneRow, Table):
 
     rows_leave = False
     """True if a row may be another key's before the next drain, once the next of the `pieces` was asked for."""
+    is_strewn = False
+    """As of `KeyRows`."""
 
     def __init__(self, schema: TableSchema, keys: OwnedKeys, *, hash_keys: HashKeys = hash_parts) -> None:
         self._described = schema
         self._has_text_keys = [(each.name, each.type) for each in schema.keys] == [("", "string")]
         self._key_type = schema.key_type
         self._owned = keys
-        self._rows = KeyRows(key_columns(schema), keys, hash_keys)
+        self._rows = KeyRows(key_columns(schema), keys, hash_keys, is_strewn=self.is_strewn)
         self._columns = {each.name: _column_for(each.type) for each in schema.columns}
         self._types = {each.name: type_in(each.type) for each in schema.columns}
         self._is_touched: Flags = np.zeros(0, np.bool_)

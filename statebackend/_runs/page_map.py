@@ -8,6 +8,7 @@
 No two bases stand for one key group, so neither do two pages for one key. Immutable: a copy of a table shares it.
 """
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
@@ -21,7 +22,9 @@ from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_o
 from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.pages import PageLayout, PageRows
 from statebackend._codec.xxh64 import Hashes
-from statebackend._columns.keys import HashedKeys, Parts, same_parts, taken
+from statebackend._columns.keys import HashedKeys, taken
+from statebackend._runs.in_page import matching
+from statebackend._runs.mapped import copied
 from statebackend._runs.run_file import RunPart, proper
 from statebackend._tables.key_groups import groups_of_hashes
 from statebackend._tables.placed import Placed, WantedEntries
@@ -176,6 +179,8 @@ class PageMap:
         self._parts = [each.part for each in self.parts]
         first: Integers = np.cumsum([0, *(part.head.pages for part in self._parts)])
         self._first_pages: Integers = first[:-1]
+        self._checksums = np.concatenate([np.empty(0, np.uint32), *(part.tail.checksums for part in self._parts)])
+        self._is_proved: Flags = np.zeros(len(self._checksums), np.bool_)  # of those that were copied
         self._layouts: list[PageLayout] = []
         self._layout_of = [self._layout_number(part) for part in self._parts]
         self._fences, self._pages, self._is_first = self._fenced(first)
@@ -207,7 +212,7 @@ class PageMap:
             missed: list[Integers] = []
             for some in self._together(fences):
                 is_found = np.zeros(len(some), np.bool_)
-                for found in self._find_in(keys, orders, numbers[some], self._pages[fences[some]], buffer):
+                for found in self._find_in(keys, orders, numbers[some], fences[some], buffer):
                     is_found[found.numbers] = True
                     yield found._replace(numbers=numbers[some][found.numbers])
                 missed.append(some[~is_found])
@@ -307,9 +312,10 @@ class PageMap:
             yield from np.split(there, cuts)
 
     def _find_in(
-        self, keys: HashedKeys, orders: Integers, numbers: Integers, pages: Integers, buffer: Octets
+        self, keys: HashedKeys, orders: Integers, numbers: Integers, fences: Integers, buffer: Octets
     ) -> Iterator[FoundRows]:
-        """The rows of these keys in these pages, one for each key, in order; numbers count from the first of them."""
+        """The rows of these keys in their pages, one for each key, in order; numbers count from the first of them."""
+        pages = self._pages[fences]
         if not len(pages) or pages[0] == NO_PAGE:
             return
         part_of = np.searchsorted(self._first_pages, pages, side="right") - 1
@@ -319,7 +325,10 @@ class PageMap:
                 continue
             wanted, key = numbers[chosen], self._parts[int(part_of[chosen[0]])].key
             rows = self._read(layout, pages[chosen], buffer)
-            match = partial(_matching, rows, orders[wanted], keys.hashes[wanted], taken(keys.parts, wanted))
+            low, own = self._fences[fences[chosen]], orders[wanted]
+            high = self._fences.take(fences[chosen] + 1, mode="clip")
+            shares = (own - low) / np.maximum(high - low, 1)
+            match = partial(matching, rows, own, keys.hashes[wanted], taken(keys.parts, wanted), shares)
             found, steps = proper(key, match)
             if len(found):
                 yield FoundRows(chosen[found], rows.taken(found).moved(steps), key)
@@ -331,11 +340,39 @@ class PageMap:
         read = buffer[: len(distinct) * size]
         part_of = np.searchsorted(self._first_pages, distinct, side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(distinct)]
-        for start, end in pairwise(cuts):
-            number = int(part_of[start])
-            self._parts[number].read(distinct[start:end] - self._first_pages[number], read[start * size : end * size])
+        pieces = [
+            (
+                self._parts[int(part_of[start])],
+                slice(start, end),
+                distinct[start:end] - self._first_pages[part_of[start]],
+            )
+            for start, end in pairwise(cuts)
+        ]
+        if not self._copied(distinct, pieces, read):
+            for part, piece, places in pieces:
+                part.read(places, read[piece.start * size : piece.stop * size])
         first = np.zeros(len(where), np.int64)
-        return proper(self._parts[int(part_of[0])].key, lambda: layout.rows(read, where, first))
+        return proper(pieces[0][0].key, lambda: layout.rows(read, where, first))
+
+    def _copied(self, pages: Integers, pieces: Sequence[tuple[RunPart, slice, Integers]], into: Octets) -> bool:
+        """Copy these pages from where their files are mapped, and prove the new ones. False if that cannot be."""
+        size = len(into) // len(pages)
+        is_fresh = ~self._is_proved[pages]
+        addresses = np.empty(len(pages), np.int64)
+        for part, piece, places in pieces:
+            if (address := part.file.address) is None:
+                return False
+            addresses[piece] = address + part.offset + places * size
+            part.hasten(places[is_fresh[piece]])
+        if not copied(addresses, size, into):
+            return False
+        fresh = np.flatnonzero(is_fresh)
+        view, expected = into.data, self._checksums[pages[fresh]].tolist()
+        for number, checksum in zip(fresh.tolist(), expected, strict=True):
+            if zlib.crc32(view[number * size : (number + 1) * size]) != checksum:
+                return False
+        self._is_proved[pages] = True
+        return True
 
 
 def _all_rows(part: RunPart, pages: Octets) -> PageRows:
@@ -344,38 +381,6 @@ def _all_rows(part: RunPart, pages: Octets) -> PageRows:
 
 def _decoded(part: RunPart, pages: Octets) -> PagedChanges:
     return PagedChanges.of_rows(part.state_id, part.head.layout().all_rows(pages))
-
-
-def _matching(rows: PageRows, orders: Integers, hashes: Hashes, parts: Parts) -> tuple[Integers, Integers]:
-    """The numbers of the keys that are in their pages, and how far behind the first row, which is in `rows`."""
-    low, high = np.zeros(len(orders), np.int64), rows.counts
-    while (is_open := low < high).any():
-        middle = (low + high) >> 1
-        here = rows.moved(np.minimum(middle, rows.counts - 1))
-        is_before = (orders_of(here.hashes(), here.groups()) < orders) & is_open
-        low = np.where(is_before, middle + 1, low)
-        high = np.where(is_before | ~is_open, high, middle)
-    found: list[Integers] = [np.empty(0, np.int64)]
-    steps: list[Integers] = [np.empty(0, np.int64)]
-    pending = np.arange(len(orders))
-    while len(pending):
-        at = low[pending]
-        in_page = at < rows.counts[pending]
-        pending, at = pending[in_page], at[in_page]
-        here = rows.taken(pending).moved(at)
-        row_hashes = here.hashes()
-        is_hit = row_hashes == hashes[pending]
-        hits = np.flatnonzero(is_hit)
-        same = same_parts(taken(parts, pending[hits]), here.taken(hits).keys())
-        found.append(pending[hits[same]])
-        steps.append(at[hits[same]])
-        is_hit[hits[~same]] = False
-        going_on = ~is_hit & (orders_of(row_hashes, here.groups()) == orders[pending])
-        pending = pending[going_on]
-        low[pending] += 1
-    numbers, behind = np.concatenate(found), np.concatenate(steps)
-    by_number = np.argsort(numbers, kind="stable")
-    return numbers[by_number], behind[by_number]
 
 
 def in_order(parts: Sequence[RunPart]) -> bool:

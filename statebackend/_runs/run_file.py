@@ -37,6 +37,7 @@ from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.crc32_parts import combined, of_pages
 from statebackend._codec.frame import HEAD_BYTES, log_id_bytes
 from statebackend._codec.segment import HEAD, FrameEntry, index_offset, open_change_set, read_index_in
+from statebackend._runs.mapped import Mapping, mapped
 from statebackend.errors import CorruptSegmentError, DataError, StoreUnavailableError
 from statebackend.ids import Handle
 
@@ -61,6 +62,15 @@ class OpenFile:
         weakref.finalize(self, os.close, number)
         self.path: Final = path
         self.size_bytes: Final = os.fstat(number).st_size
+        self._mappings: list[Mapping | None] = []  # the last one counts; others may be being read
+
+    @property
+    def address(self) -> int | None:
+        """Where the content lies for `copied`, `None` where it cannot be mapped."""
+        if not self._mappings:
+            self._mappings.append(mapped(self._number, self.size_bytes))
+        found = self._mappings[-1]
+        return None if found is None else found.address
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -103,6 +113,8 @@ class OpenFile:
         number = self.mend()
         try:
             os.dup2(number, self._number, inheritable=False)  # at once, for whatever thread reads here
+            if self._mappings:
+                self._mappings.append(mapped(self._number, self.size_bytes))
         finally:
             os.close(number)
         return True
@@ -155,12 +167,17 @@ class RunPart:
             _logger.warning("a damaged local copy is passed by, and the primary's is used: %s", error)
             self._read(pages, into)
 
+    def hasten(self, pages: Integers) -> None:
+        """Have the system read these pages ahead."""
+        if len(pages):
+            size = self.head.page_bytes
+            self.file.hasten((self.offset + pages * size).tolist(), size)
+
     def _read(self, pages: Integers, into: Octets) -> None:
         size = self.head.page_bytes
         view, is_fresh = into.data, np.flatnonzero(~self._is_proved[pages])
         offsets = (self.offset + pages * size).tolist()
-        if len(is_fresh):
-            self.file.hasten([offsets[number] for number in is_fresh.tolist()], size)
+        self.hasten(pages[is_fresh])
         at = 0
         for start, count in _neighbours(pages):
             self.file.read_into(view[at : at + count * size], offsets[start])

@@ -66,7 +66,7 @@ class RunTable(ColumnTable, TakesRuns):
         self._used_at: Integers = np.zeros(0, np.int64)
         self._origins = np.zeros(0, np.uint8)
         self._origin = UNKNOWN  # of rows that are added
-        self._gone = GoneKeys(KeyRows(key_columns(schema), keys, hash_keys))
+        self._gone = GoneKeys(KeyRows(key_columns(schema), keys, hash_keys, is_strewn=True))
         self.num_new: int | None = None
         """Of a copy: how many keys that have changed are in no run, if that is known."""
         self._scratch = Scratch()
@@ -77,6 +77,7 @@ class RunTable(ColumnTable, TakesRuns):
         self._window_runs: Iterator[tuple[ColumnChanges, int]] = iter(())
 
     rows_leave = True
+    is_strewn = True  # what is read from pages comes in order
 
     # ------------------------------------------------------------------------------------------------ keys and rows
 

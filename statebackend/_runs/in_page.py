@@ -1,0 +1,84 @@
+"""Finds rows by their keys within pages that are in memory, for many pages at once.
+
+Hashes are spread evenly, so a key lies near where its share of the page's span of hashes says: rows around that place
+are compared at once. What is not there, and not between two of them either, is looked for by halving.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from statebackend._codec.change_sets.paged_changes import orders_of
+from statebackend._codec.columns import Integers
+from statebackend._codec.pages import PageRows
+from statebackend._codec.xxh64 import Hashes
+from statebackend._columns.keys import Parts, same_parts, taken
+
+Floats = npt.NDArray[np.float64]
+
+NEAR: Final = 32
+"""Rows that are compared at once. Of a page of 4 KiB with 80, one in a thousand lies further off."""
+
+
+def matching(
+    rows: PageRows, orders: Integers, hashes: Hashes, parts: Parts, shares: Floats
+) -> tuple[Integers, Integers]:
+    """The numbers of the keys that are in their pages, and how far behind the first row, which is in `rows`.
+
+    `shares`: the part of the page's rows that should lie before each, as hashes are spread evenly. There it is nearly
+    always, within a few rows.
+    """
+    at = np.clip((shares * rows.counts).astype(np.int64) - NEAR // 2, 0, np.maximum(rows.counts - NEAR, 0))
+    near = rows.moved(at).hashes_from(NEAR)
+    is_here = near == hashes[:, np.newaxis]
+    steps = at + is_here.argmax(axis=1)
+    is_hit = is_here.any(axis=1) & (steps < rows.counts)
+    hits = np.flatnonzero(is_hit)
+    same = same_parts(taken(parts, hits), rows.taken(hits).moved(steps[hits]).keys())
+    found, steps = hits[same], steps[hits[same]]
+    if len(found) == len(orders):
+        return found, steps
+    # Not there, if rows on both sides are; else it is looked for in the whole page.
+    left = np.setdiff1d(np.arange(len(orders)), found, assume_unique=True)
+    there, begin = rows.taken(left), at[left]
+    end = np.minimum(begin + NEAR, there.counts) - 1
+    low, high = (orders_of(each.hashes(), each.groups()) for each in (there.moved(begin), there.moved(end)))
+    wanted = orders[left]
+    left = left[~((low < wanted) & (wanted < high)) | is_hit[left]]
+    if not len(left):
+        return found, steps
+    others, behind = _halved(rows.taken(left), orders[left], hashes[left], taken(parts, left))
+    numbers = np.concatenate([found, left[others]])
+    by_number = np.argsort(numbers, kind="stable")
+    return numbers[by_number], np.concatenate([steps, behind])[by_number]
+
+
+def _halved(rows: PageRows, orders: Integers, hashes: Hashes, parts: Parts) -> tuple[Integers, Integers]:
+    """As `matching`, in no order."""
+    low, high = np.zeros(len(orders), np.int64), rows.counts
+    while (is_open := low < high).any():
+        middle = (low + high) >> 1
+        here = rows.moved(np.minimum(middle, rows.counts - 1))
+        is_before = (orders_of(here.hashes(), here.groups()) < orders) & is_open
+        low = np.where(is_before, middle + 1, low)
+        high = np.where(is_before | ~is_open, high, middle)
+    found: list[Integers] = [np.empty(0, np.int64)]
+    steps: list[Integers] = [np.empty(0, np.int64)]
+    pending = np.arange(len(orders))
+    while len(pending):
+        at = low[pending]
+        in_page = at < rows.counts[pending]
+        pending, at = pending[in_page], at[in_page]
+        here = rows.taken(pending).moved(at)
+        row_hashes = here.hashes()
+        is_hit = row_hashes == hashes[pending]
+        hits = np.flatnonzero(is_hit)
+        same = same_parts(taken(parts, pending[hits]), here.taken(hits).keys())
+        found.append(pending[hits[same]])
+        steps.append(at[hits[same]])
+        is_hit[hits[~same]] = False
+        going_on = ~is_hit & (orders_of(row_hashes, here.groups()) == orders[pending])
+        pending = pending[going_on]
+        low[pending] += 1
+    return np.concatenate(found), np.concatenate(steps)

@@ -1,0 +1,72 @@
+"""Many places of mapped files, copied by one call: a page takes half of what a read of its own takes.
+
+    process_vm_readv(this process, [buffer], [place, place, ...])
+
+The kernel touches the mapping, and the process never does. So a file that was cut short, or a disk that fails, ends the
+copy there, where a process that reads the mapping itself is killed by SIGBUS. Then, and wherever files cannot be mapped
+or the call is not allowed, the pages are read by `pread`, which says what is wrong.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+import weakref
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from statebackend._codec.columns import Integers, Octets
+
+_IS_HERE: Final = sys.platform == "linux" and sys.maxsize > 1 << 32
+_AT_ONCE: Final = 1024  # IOV_MAX
+_FAILED: Final = ctypes.c_void_p(-1).value
+
+
+class Mapping:
+    """A file in the address space of the process, until nobody refers to it. Only `copied` may read it."""
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.address: Final = address
+        weakref.finalize(self, _LIBRARY.munmap, address, size_bytes)
+
+
+def mapped(number: int, size_bytes: int) -> Mapping | None:
+    """Map the file of a descriptor; `None` where that cannot be."""
+    if not _IS_HERE:
+        return None
+    address = _LIBRARY.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, number, 0)
+    if address in {None, _FAILED}:
+        return None
+    _LIBRARY.madvise(address, size_bytes, mmap.MADV_RANDOM)  # else a page is read with megabytes around it
+    return Mapping(address, size_bytes)
+
+
+def copied(places: Integers, length: int, into: Octets) -> bool:
+    """Copy so many bytes from each of these addresses, one behind the other. False if not all of it was done."""
+    places_of: npt.NDArray[np.int64] = np.empty((len(places), 2), np.int64)
+    places_of[:, 0], places_of[:, 1] = places, length
+    process, begin = os.getpid(), into.ctypes.data
+    for start in range(0, len(places), _AT_ONCE):
+        some = places_of[start : start + _AT_ONCE]
+        wanted = len(some) * length
+        target = np.array([begin + start * length, wanted], np.int64)
+        if _LIBRARY.process_vm_readv(process, target.ctypes.data, 1, some.ctypes.data, len(some), 0) != wanted:
+            return False
+    return True
+
+
+def _opened() -> Any:
+    library = ctypes.CDLL(None, use_errno=True)
+    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    library.mmap.argtypes = [address, size, number, number, number, ctypes.c_long]
+    library.mmap.restype = address
+    library.munmap.argtypes = [address, size]
+    library.madvise.argtypes = [address, size, number]
+    library.process_vm_readv.argtypes = [number, address, ctypes.c_ulong, address, ctypes.c_ulong, ctypes.c_ulong]
+    library.process_vm_readv.restype = ctypes.c_ssize_t
+    return library
+
+
+_LIBRARY: Final[Any] = _opened() if _IS_HERE else None
