@@ -19,11 +19,12 @@ from statebackend.cli.text import erase_lines, proof_lines, range_numbers, size_
 from statebackend.errors import InputError, needs_extra
 from statebackend.reports import EraseReport, ErasureProof, Inspection, JobReport, KeyHolder, LogRow, RangeRow, SizeRow
 
-WIDTH: Final = 720
-HEIGHT: Final = 140
-AXIS: Final = 72
+WIDTH: Final = 480
+"""Narrow, so that the text of a chart can still be read when a phone shrinks it."""
+HEIGHT: Final = 110
+AXIS: Final = 76
 """The room on the left for the values of the axis."""
-BAR_MAX: Final = 48
+BAR_MAX: Final = 32
 """No bar is wider, so that a few bars do not look like a wall."""
 COMMITS_MAX: Final = 200
 """The newest commits are drawn: more bars than this would be thinner than a hair."""
@@ -34,9 +35,13 @@ _STYLE: Final = """
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:.2rem .6rem;border-bottom:1px solid #8886}th{white-space:nowrap}
-td{overflow-wrap:break-word;max-width:30rem}.wide{overflow-x:auto}
+td{overflow-wrap:break-word;max-width:30rem}
+.wide{overflow-x:auto;background:linear-gradient(90deg,Canvas 40%,transparent) 0/3rem 100% no-repeat local,
+linear-gradient(270deg,Canvas 40%,transparent) 100%/3rem 100% no-repeat local,
+linear-gradient(90deg,#8889,transparent) 0/.8rem 100% no-repeat,
+linear-gradient(270deg,#8889,transparent) 100%/.8rem 100% no-repeat}
 figure{margin:0 0 1rem}figcaption{font-size:.9rem}
-svg{width:100%;height:auto}svg text{font:11px system-ui;fill:currentColor}
+svg{width:100%;max-width:42rem;height:auto}svg text{font:12px system-ui,sans-serif;fill:currentColor}
 .bar{fill:#4477aa}.more{fill:url(#stripes)}.axis{stroke:currentColor;stroke-width:1}
 """
 _STRIPES: Final = (
@@ -164,14 +169,17 @@ def _sizes(rows: Sequence[SizeRow]) -> Iterator[str]:
         yield "<p>The checkpoint does not say how much there is of each state.</p>"
         return
     heads, *cells = size_cells(rows)
-    yield table(heads, cells)
+    yield table(("state", *heads[:-1]), ((row[-1], *row[:-1]) for row in cells))
     names = [f"{' and '.join(row.states)} {row.key_groups}" for row in rows[:SIZES_MAX]]
-    yield _bars("Keys of each state, range by range", names, [float(row.keys) for row in rows[:SIZES_MAX]], _count)
-    yield _bars("Bytes of each state, range by range", names, [float(row.size_bytes) for row in rows[:SIZES_MAX]], size)
+    for what, shown, values in (
+        ("Keys", _count, [float(row.keys) for row in rows]),
+        ("Bytes", size, [float(row.size_bytes) for row in rows]),
+    ):
+        yield _bars(f"{what} of each state, range by range", names, values[:SIZES_MAX], shown, over_time=False)
 
 
 def _count(keys: float) -> str:
-    return f"{keys:.0f} keys"
+    return f"{keys:.0f} key{'' if keys == 1 else 's'}"
 
 
 def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
@@ -192,6 +200,7 @@ def _ranges(ranges: Sequence[RangeRow]) -> Iterator[str]:
         [float(row.base_bytes) for row in shown],
         size,
         more=[float(row.changelog_bytes) for row in shown],
+        over_time=False,
     )
     yield table(
         ("key groups", "bases", "their bytes", "change sets", "their bytes", "operator state"),
@@ -228,10 +237,12 @@ def _bars(
     shown: Callable[[float], str],
     *,
     more: Sequence[float] = (),
+    over_time: bool = True,
 ) -> str:
     """A bar for each value, with what is `more` stacked upon it; a single value is a sentence.
 
-    The axis has the highest value and its half. The caption has the extremes; each bar has a title.
+    The axis has the highest value and its half. The caption has the highest, and `over_time` the last; each bar has a
+    title.
     """
     tops = more or [0.0] * len(values)
     totals = [value + top for value, top in zip(values, tops, strict=True)]
@@ -256,7 +267,8 @@ def _bars(
     drawn.extend(
         _text(AXIS - 6, HEIGHT * (1 - part) + 4, shown(highest * part), anchor="end") for part in (0.0, 0.5, 1.0)
     )
-    label = f"{caption}. Highest: {shown(highest if any(totals) else 0.0)}; last: {shown(totals[-1])}."
+    last = f"; last: {shown(totals[-1])}" if over_time else ""
+    label = f"{caption}. Highest: {shown(highest if any(totals) else 0.0)}{last}."
     return (
         f'<figure><svg viewBox="0 -8 {WIDTH} {HEIGHT + 30}" role="img" aria-label="{escape(label)}">{_STRIPES}'
         f'{"".join(drawn)}<line class="axis" x1="{AXIS}" y1="{HEIGHT}" x2="{WIDTH}" y2="{HEIGHT}"/></svg>'

@@ -89,7 +89,7 @@ def test_a_page_stands_alone_and_escapes_what_users_named(written: Path) -> None
         "Bytes read before each",
     ):
         assert chart in reader.text
-    assert f"{HOSTILE} [0, 127]: 1 keys" in reader.text
+    assert f"{HOSTILE} [0, 127]: 1 key" in reader.text
     assert "20: " in reader.text  # each bar has its name and number
     assert sorted(path.name for path in written.parent.iterdir()) == ["local", "page.html", "primary"]
 
@@ -131,6 +131,8 @@ def test_the_axis_of_a_chart_has_values() -> None:
     assert "Highest: 8 B; last: 8 B" in drawn
     stacked = _bars("Bytes", ["a", "b"], [4.0, 0.0], "{:.0f} B".format, more=[0.0, 8.0])
     assert "last: 8 B" in stacked
+    of_states = _bars("Bytes", ["a", "b"], [4.0, 8.0], "{:.0f} B".format, over_time=False)
+    assert ("Highest: 8 B." in of_states, "last" in of_states) == (True, False)
 
 
 def test_a_page_that_cannot_be_written_is_told(place: Place) -> None:

@@ -63,13 +63,14 @@ def test_the_first_screen_of_the_site_says_what_was_measured() -> None:
     first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     measured = results.load(results.DIRECTORY)
     rows = [line.strip("| ").split(" | ") for line in performance.tables.milliseconds(measured).splitlines()]
-    (keys,), (ours,), (theirs,) = (
+    (keys,), (ours,), (heap,), (theirs,) = (
         [re.sub(r" \(.*|,", "", row[-1]) for row in rows if row[0].startswith(name)]
-        for name in ("ms", "columns", "MERGE")
+        for name in ("ms", "columns", "heap", "MERGE")
     )
     assert keys == "10000000 keys"
     said = f"of ten million takes {float(ours):.0f} ms, and {float(theirs) / 1000:.1f} s with a `MERGE`"
     assert said in first
+    assert f"state as Python objects, which takes {float(heap):.0f} ms" in first
     twice = dict(re.findall(r"\| (.+) \| ([\d,]+) \|", performance.tables.kills(measured)))
     assert (twice["statebackend"], twice["MERGE that adds"]) == ("0", "100,000")
     assert "no row was counted twice, where adding by `MERGE` counts 100,000" in " ".join(first.split())
