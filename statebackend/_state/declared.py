@@ -161,7 +161,7 @@ class KeyedStates(StateDeclarations):
         """The operator state of this name. Raises `InputError` where the other owners are not known."""
         self._operator.check_owners()
         descriptor = self._describe(name, types, declaration_of(OPERATOR_KINDS[as_mode(mode)], values))
-        return self._operator.state(name, descriptor.state_id)
+        return self._operator.state(name, descriptor.state_id, as_mode(mode))
 
     def declare_anew(self, descriptor: StateDescriptor) -> None:
         """Have the next declaration of this state make an object of its own, as if it were the first.

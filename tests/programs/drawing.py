@@ -209,9 +209,7 @@ class _Drawing:
             job = self.job()
         states = tuple(map(self.state_again, was.states))
         if chance.random() < 0.4:
-            state = self.state(len(states), was.clock)
-            # Not one of which owners without rows would have an empty copy: they begin all at once.
-            states = (*states, state) if state.kind != "broadcast" or not job.parallelism else states
+            states = (*states, self.state(len(states), was.clock))
         zone = was.zone if chance.random() < 0.6 else job.zone
         is_told = was.zone_told or zone != was.zone
         self.drawn = msgspec.structs.replace(job, states=states, times=was.times, zone=zone, zone_told=is_told)

@@ -171,10 +171,7 @@ class Running:
                 self.batch(step)
             case Slip():
                 slips.slip(self, step)
-            case Edit(first=True) if self.job.clock == "none" and not any(
-                each.kind == "broadcast"
-                for each in self.job.states  # whose owners would all have an empty copy
-            ):
+            case Edit(first=True) if self.job.clock == "none":
                 beside.edit(self, step)
             case Seed() if not self.kept:
                 seeding.seed(self, step)

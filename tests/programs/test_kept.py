@@ -6,12 +6,14 @@ from tests.programs.program import (
     Batch,
     Declared,
     Do,
+    Edit,
     Erase,
     Follow,
     Item,
     Job,
     Look,
     Program,
+    Seed,
     SeedAnew,
     Slip,
     Start,
@@ -147,6 +149,32 @@ KEPT = {
             Batch((Item(0, 0.0),)),
             Slip("twice", Batch((Item(0, 0.0, (Do("v0", "put"),)), Item(1, 0.0, (Do("v0", "put", 1),))))),
             Look("spark"),
+        ),
+    ),
+    "broadcast state of an owner that looked for timers while another began it stays empty": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("t0", "timers"),), clock="batch")),
+            Seed(()),
+            Start(
+                Job(
+                    states=(Declared("t0", "timers"), Declared("b1", "broadcast")),
+                    parallelism=3,
+                    output="function",
+                    clock="batch",
+                )
+            ),
+            Batch((Item(6, 0.0),)),
+            Batch(tuple(Item(key, 0.0) for key in range(8))),
+        ),
+    ),
+    "broadcast state that somebody has declared by hand is empty in every owner": Program(
+        "str",
+        (
+            Start(Job(states=(Declared("b0", "broadcast"),), parallelism=3, output="function")),
+            Edit((), first=True),
+            Batch((Item(6, 0.0),)),
+            Batch(tuple(Item(key, 0.0) for key in range(8))),
         ),
     ),
     "a change after the end of a backend is taken in silence": Program(

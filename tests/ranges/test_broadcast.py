@@ -62,6 +62,22 @@ async def test_a_range_that_opens_later_has_the_copy_of_the_others(
     assert found == [RULES] * 12
 
 
+async def test_a_range_that_only_declares_the_state_keeps_no_empty_copy(settings: sb.Settings) -> None:
+    """In the batch in which another one begins it, as one that is opened to look for timers; nor does a job by hand."""
+    store, found = MemoryStore(), list[list[int]]()
+    async with sb.open_backend(settings, store=store) as backend:
+        tell(found)(backend)
+        await backend.checkpoint(0)
+    async with open_run(settings, 3, store) as run, open_range_owners(store=store) as owners:
+        tasks = run.tasks()
+        told = await owners.contribute(tasks[0], tell(found))
+        await run.commit([told, await owners.contribute(tasks[2], append(*RULES))])  # type: ignore[arg-type]
+        await work(run, owners, tell(found), [0, 1, 2])
+    async with sb.open_backend(settings, store=store) as backend:
+        tell(found)(backend)
+    assert found == [[], [], *[RULES] * 4]
+
+
 async def test_another_number_of_owners_takes_over_no_empty_copy(settings: sb.Settings) -> None:
     """One owner takes the first copy: that of a range which was opened when the others had theirs already."""
     store, found = MemoryStore(), list[list[int]]()

@@ -143,6 +143,7 @@ class OperatorStates:
                 raise InputError("this owner must be one of the owners", mine=str(mine), owners=list(map(str, owners)))
             self._share = dict(redistribute(reports, modes, len(owners))[sorted(owners).index(mine)])
         self._declared: dict[str, tuple[int, OperatorState[Any]]] = {}
+        self._broadcast = set[int]()
         self._reported: Report = self._share or {}
 
     def changed(self) -> list[str]:
@@ -165,19 +166,27 @@ class OperatorStates:
         if not self._knows_owners:
             raise InputError("operator state of a part of the key groups needs all `owners`: pass them")
 
-    def state(self, name: str, state_id: int) -> OperatorState[Any]:
+    def state(self, name: str, state_id: int, mode: Mode) -> OperatorState[Any]:
         """The state of this name, filled with this owner's share at the first call."""
         assert self._share is not None
         if name not in self._declared:
+            if mode == "broadcast":
+                self._broadcast.add(state_id)
             self._declared[name] = state_id, OperatorState(name, self._share.get(state_id, ()))
         return self._declared[name][1]
 
     def report(self) -> tuple[OperatorElements, ...]:
-        """This owner's elements of each state, including states it has a share of but did not declare."""
+        """This owner's elements of each state, including states it has a share of but did not declare.
+
+        Nothing of a broadcast state that is only declared here: other owners may have begun it in the same batch, and
+        an empty copy would be kept beside theirs.
+        """
         if self._share is None:
             self.check_owners()
         taken = {state_id: state.report() for state_id, state in self._declared.values()}
-        self._reported = (self._share or {}) | taken
+        found = (self._share or {}) | taken
+        begun = self._reported.keys() | (found.keys() - self._broadcast)
+        self._reported = {each: elements for each, elements in found.items() if elements or each in begun}
         return elements_of(self._reported, untaken=self._untaken - taken.keys())
 
 
