@@ -339,7 +339,8 @@ def _parts_of(commits: Iterable[Commit]) -> dict[Handle, tuple[int, ...]]:
 def _wanted_by(commits: Iterable[Commit]) -> dict[str, _Wanted]:
     wanted: dict[str, _Wanted] = {}
     for commit in sorted(commits, key=lambda commit: commit.sequence):
-        for base, file in _rocksdb_files(commit):
+        in_rocksdb = (base for part in commit.ranges for base in part.rocksdb)
+        for base, file in ((each, file) for each in in_rocksdb for file in each.files):
             wanted.setdefault(file.handle.key, _Wanted(file.handle, commit)).rocksdb = (base, file)
         for segment, change_set in _handles(commit):
             each = wanted.setdefault(segment.key, _Wanted(segment, commit))
@@ -359,10 +360,6 @@ def _handles(commit: Commit) -> Iterator[tuple[Handle, ChangeSetHandle | None]]:
         for rocksdb in part.rocksdb:
             for file in rocksdb.files:
                 yield file.handle, None
-
-
-def _rocksdb_files(commit: Commit) -> Iterator[tuple[RocksDBBase, RocksDBFile]]:
-    return ((base, file) for part in commit.ranges for base in part.rocksdb for file in base.files)
 
 
 def _check(data: bytes, wanted: _Wanted) -> None:

@@ -116,11 +116,7 @@ async def take_inventory(
             **known,
             **_judge_floors(objects),
             **erasures,
-            **{
-                info.key: (SweepReason.MIRROR, "a step of a mirror")
-                for info in objects
-                if mirror_step_of(info.key) is not None
-            },
+            **_judge_mirrors(objects),
             HINT_KEY: (SweepReason.HINT, "where a search for the end begins"),
             PROBE_KEY: (SweepReason.HINT, "shows that the store keeps put-if-absent"),
         },
@@ -191,6 +187,11 @@ async def _judge_erasures(
         else:
             known[erasure.key] = SweepReason.ORPHAN, f"commit {erasure.sequence} was not made with it"
     return known, newest
+
+
+def _judge_mirrors(objects: Iterable[ObjectInfo]) -> _Verdicts:
+    steps = (info.key for info in objects if mirror_step_of(info.key) is not None)
+    return dict.fromkeys(steps, (SweepReason.MIRROR, "a step of a mirror"))
 
 
 def _judge_floors(objects: Iterable[ObjectInfo]) -> _Verdicts:
