@@ -209,7 +209,9 @@ def restore_of(
     `attach`: has the tables look up in bases and layers, if they do so.
     """
     fetcher = Fetcher(primary, cache=cache, at_hand=at_hand, threads=threads)
-    files = run_files(tables, fetcher, local, threads=threads)
+    # What falls back to an older commit has to find damage before it is open; a cache shares whole files.
+    far = None if settings.fall_back_to_older or cache is not None else primary
+    files = run_files(tables, fetcher, local, primary=far, threads=threads)
     return Restore(
         fetcher,
         local,

@@ -2,19 +2,19 @@
 
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Unpack, overload
 
 import anyio
 
+from statebackend._backend.apart import open_apart
 from statebackend._backend.asked_to_open import AskedToOpen, HowToOpen
 from statebackend._backend.assembly import Opened, empty_states, inline_encoder, machinery_of, restore
 from statebackend._backend.copy_writers import choose_copies, retain
 from statebackend._backend.job import Job, tell_opened, tell_passed_over
 from statebackend._backend.stores import (
-    get_apart,
     open_local,
     open_primary,
     open_threads,
@@ -25,6 +25,7 @@ from statebackend._backend.sweeping import SweepBeside
 from statebackend._backend.tables import HEAP, Tables, open_tables, parents_left, table_parents
 from statebackend._checkpoint.backend import Machinery, StateBackend
 from statebackend._checkpoint.owner_backend import OwnerBackend
+from statebackend._checkpoint.spending import Spending
 from statebackend._codec.commit import Commit
 from statebackend._keywords import keywords_of
 from statebackend._local.range_directories import remove_ranges
@@ -150,6 +151,7 @@ async def _open_once(
         report = None if asked.warm is not None else restored.report
         tell_opened(asked.settings, position, report, asked.clock.monotonic() - begun_s)
         async with _closing(backend, retention, _sweep_beside(opened) if asked.claims else None, asked.settings):
+            _bring_in(opened, machinery)
             if not asked.read_only:
                 backend.begin_due_bases()
             yield backend
@@ -183,7 +185,7 @@ async def _open_parts(
         async with (
             telling_requests(primary.spending),
             opening as local,
-            _tables_of(asked, threads, parents) as empty,
+            _tables_of(asked, threads, parents, primary.spending) as empty,
             open_tasks_apart() if is_owner else open_tasks() as tasks,  # owners: many in one process
         ):
             if asked.claims:
@@ -221,13 +223,26 @@ async def _open_parts(
             )
 
 
-def _tables_of(
-    asked: AskedToOpen, threads: WorkerThreads, parents: Sequence[Path]
-) -> AbstractAsyncContextManager[Tables]:
+@asynccontextmanager
+async def _tables_of(
+    asked: AskedToOpen, threads: WorkerThreads, parents: Sequence[Path], spending: Spending
+) -> AsyncGenerator[Tables]:
     if asked.warm is not None:  # it has its own
-        return nullcontext(HEAP)
-    again = None if asked.store is not None else partial(get_apart, asked.settings)  # that one belongs to this loop
-    return open_tables(asked.settings, asked.owned, threads, parents, over_runs=True, again=again)
+        yield HEAP
+        return
+    async with AsyncExitStack() as stack:
+        apart = None
+        if asked.settings.table == "runs":
+            apart = await stack.enter_async_context(open_apart(asked.settings, asked.store, spending, threads))
+        opening = open_tables(asked.settings, asked.owned, threads, parents, over_runs=True, apart=apart)
+        yield await stack.enter_async_context(opening)
+
+
+def _bring_in(opened: Opened, machinery: Machinery) -> None:
+    """Begin to bring in the copies of what was opened where it lies, in the primary."""
+    incoming = opened.tables.incoming
+    if incoming is not None and incoming.files_left:
+        opened.tasks.start_soon(incoming.run, machinery.snapshots.now_local)
 
 
 def _job_of(

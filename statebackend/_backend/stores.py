@@ -18,17 +18,13 @@ from statebackend._local.layout import segments_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._local.segments import LocalSegments
 from statebackend._log.names import PROBE_KEY
-from statebackend._portal import Portal
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer
 from statebackend.errors import PrimaryUrlError, needs_extra
-from statebackend.ids import Handle
 from statebackend.objectstore import LocalStore, open_memory_store
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.settings import Settings, check_primary
 
-GET_APART_S: Final = 60.0
-"""Longest wait for an object without which a look-up cannot go on."""
 LEFTOVERS_AGE_S: Final = 3600.0
 """A temporary file that was not touched for this long has no writer any more."""
 
@@ -80,21 +76,6 @@ async def open_store(
             settings.primary, settings.s3, probe_key=_probe_key(settings, commits=commits), threads=threads
         ) as store:
             yield store
-
-
-def get_apart(settings: Settings, file: Handle) -> bytes:
-    """Get an object of the primary, by a loop and a store of their own: for code that cannot wait for its own loop.
-
-    Blocks, at most `GET_APART_S`. Raises `StoreError`s and `TimeoutError`.
-    """
-
-    async def get() -> bytes:
-        with anyio.fail_after(GET_APART_S):
-            async with open_threads(settings) as threads, open_store(settings, threads, commits=False) as store:
-                return await ScopedStore(store, f"{settings.job}/").get(file.key)
-
-    with Portal(name="statebackend-apart") as portal:
-        return portal.call(get)
 
 
 def _open_azure_store(

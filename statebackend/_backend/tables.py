@@ -15,13 +15,16 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
+from statebackend._checkpoint.far_runs import FarRuns
 from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.incoming_runs import IncomingRuns
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBases
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._checkpoint.run_files import RunFiles
 from statebackend._local.scratch import open_scratch_in, scratch_parents
+from statebackend._runs.far_pages import ReadsApart
 from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, Table, TableFiles
@@ -29,7 +32,7 @@ from statebackend._tasks import finish
 from statebackend._threads import WorkerThreads
 from statebackend.abc import ObjectStore, Observer
 from statebackend.errors import SettingsError, TableDiskError, needs_extra
-from statebackend.ids import Handle, KeyGroupRange, RocksDBBase
+from statebackend.ids import KeyGroupRange, RocksDBBase
 from statebackend.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,8 +50,10 @@ class Tables(msgspec.Struct, frozen=True):
     scratch: Path | None = None
     are_over_runs: bool = False
     """Columnar states look up in their bases."""
-    again: Callable[[Handle], bytes] | None = None
-    """Over runs: gets an object of the primary for a look-up, which cannot wait for the loop."""
+    apart: ReadsApart | None = None
+    """Over runs: reads the primary for look-ups, which cannot wait for the loop."""
+    incoming: IncomingRuns | None = None
+    """Over runs: those whose copies have to come in."""
     parents: Sequence[Path] = ()
     """On the heap: where a restore may make a scratch directory, in order. Empty: where the settings say."""
 
@@ -64,7 +69,7 @@ async def open_tables(
     parents: Sequence[Path] = (),
     *,
     over_runs: bool = False,
-    again: Callable[[Handle], bytes] | None = None,
+    apart: ReadsApart | None = None,
 ) -> AsyncGenerator[Tables]:
     """The tables of one owner, with files below the first of `parents` that takes them: by default, of the settings.
 
@@ -75,7 +80,13 @@ async def open_tables(
         if over_runs and settings.table == "runs":
             keys = OwnedKeys(key_groups, settings.max_parallelism)
             over = partial(_over_runs, settings.table_memory_bytes, keys)
-            yield Tables(over, are_over_runs=True, again=again, parents=parents or table_parents(settings))
+            yield Tables(
+                over,
+                are_over_runs=True,
+                apart=apart,
+                incoming=IncomingRuns(),
+                parents=parents or table_parents(settings),
+            )
         else:
             yield Tables(heap_table, parents=parents)
         return
@@ -118,9 +129,17 @@ def _over_runs(memory_bytes: int, keys: OwnedKeys, heap: Callable[[], Table], _s
 
 
 def run_files(
-    tables: Tables, fetcher: Fetcher, local: LocalCopies | None, *, threads: WorkerThreads
+    tables: Tables,
+    fetcher: Fetcher,
+    local: LocalCopies | None,
+    *,
+    primary: ObjectStore | None = None,
+    threads: WorkerThreads,
 ) -> RunFiles | None:
-    """Opens the bases for tables that look up in them; `None` where they are not over runs."""
+    """Opens the bases for tables that look up in them; `None` where they are not over runs.
+
+    `primary`: where bases without a local copy are looked up, until they have one; without it, they are fetched whole.
+    """
     if not tables.are_over_runs:
         return None
     return RunFiles(
@@ -129,7 +148,9 @@ def run_files(
         writable=local is not None and local.writable,
         parents=tables.parents,
         threads=threads,
-        again=tables.again,
+        apart=tables.apart,
+        far=None if primary is None or tables.apart is None else FarRuns(primary, tables.apart, threads=threads),
+        incoming=tables.incoming,
     )
 
 

@@ -84,11 +84,16 @@ class Fetcher:
         return file.key in self._at_hand
 
     async def fetch(
-        self, file: Handle, local_copy: Callable[[], Awaitable[T]] | None, place: Callable[[bytes], Awaitable[T]]
+        self,
+        file: Handle,
+        local_copy: Callable[[], Awaitable[T]] | None,
+        place: Callable[[bytes], Awaitable[T]],
+        from_afar: Callable[[], Awaitable[Fetched[T] | None]] | None = None,
     ) -> Fetched[T]:
         """Fetch the whole file: `local_copy` returns its verified local copy, `place` takes it from the primary.
 
-        Raises `CorruptSegmentError` or `MissingObjectError` if no copy of the file can be used.
+        `from_afar` may have something in place of the whole, where there is no copy, nor a cache that shares it. Raises
+        `CorruptSegmentError` or `MissingObjectError` if no copy of the file can be used.
         """
         fallback = None
         if local_copy is not None:
@@ -96,7 +101,10 @@ class Fetcher:
                 return Fetched(await local_copy(), file.length, local=True)
             except (StoreError, DataError) as error:  # whatever is wrong with it: the primary has the file
                 fallback = _fallback(file, error)
-        content = await place(await self._download(file))
+        may_be_far = from_afar is not None and self._cache is None and not self.is_at_hand(file)
+        if may_be_far and from_afar is not None and (far := await from_afar()) is not None:
+            return msgspec.structs.replace(far, fallback=fallback)
+        content = await place(await self.download(file))
         return Fetched(content, file.length, None if self.is_at_hand(file) else False, fallback)
 
     async def local_copies(self, files: Sequence[Handle], local: LocalSegments) -> Sequence[bytes | Fallback]:
@@ -112,7 +120,7 @@ class Fetcher:
         """
         segment = read.segment
         if self._cache is not None or not read.is_sparse or self.is_at_hand(segment):
-            data = await self._download(segment)
+            data = await self.download(segment)
             return Fetched(frames_in(read, data), len(data), None if self.is_at_hand(segment) else False)
         try:
             found = await read.find_frames(self._primary)
@@ -125,7 +133,8 @@ class Fetcher:
         """Raise `CorruptSegmentError` unless `data` is the file."""
         await self._threads.cpu(verify, data, file)
 
-    async def _download(self, file: Handle) -> bytes:
+    async def download(self, file: Handle) -> bytes:
+        """The whole file from the primary, or what stands for it, verified. Raises as `fetch`."""
         if (data := self._at_hand.get(file.key)) is not None:
             return data
         try:

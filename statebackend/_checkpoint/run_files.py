@@ -1,12 +1,13 @@
-"""Opens the segments of bases as runs: a local copy where it lies, else a file without a name, filled from the primary.
+"""Opens the segments of bases as runs: a local copy where it lies, else far away, or as a file without a name.
 
-What is open stays whole: a sweep, or another process, may delete its name. Nothing is left behind by a process that is
-killed.
+A far run is read from the primary until its copy has come in. A file without a name is filled from the primary. What is
+open stays whole: a sweep, or another process, may delete its name. Nothing is left behind by a process that is killed.
 """
 
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -14,15 +15,19 @@ from typing import Final, Protocol
 import msgspec
 
 from statebackend._changelog.changelog_reader import verify
+from statebackend._checkpoint.far_runs import FarRuns
 from statebackend._checkpoint.fetch import Fetched, Fetcher, try_repair
+from statebackend._checkpoint.incoming_runs import BroughtIn, FarRun, IncomingRuns
 from statebackend._checkpoint.materialization.layers import layers, segments_of
 from statebackend._local.disk import make_directory
 from statebackend._local.segments import LocalSegments
+from statebackend._runs.far_pages import ReadsApart
 from statebackend._runs.open_base import OpenBase
-from statebackend._runs.run_file import OpenFile, OpenRun, open_run
+from statebackend._runs.open_file import OpenFile
+from statebackend._runs.run_file import OpenRun, open_run
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
-from statebackend.errors import TableDiskError
+from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreError, TableDiskError
 from statebackend.ids import Base, Handle, RangeState
 
 
@@ -37,17 +42,22 @@ class RunFiles:
         writable: bool,
         parents: Sequence[Path],
         threads: WorkerThreads,
-        again: Callable[[Handle], bytes] | None = None,
+        apart: ReadsApart | None = None,
+        far: FarRuns | None = None,
+        incoming: IncomingRuns | None = None,
     ) -> None:
         """`local`: the local copies, which are repaired if they are `writable`.
 
-        `again` gets an object of the primary, in any thread and without a loop, when a page turns out to be damaged.
+        `apart` gets an object of the primary when a page turns out to be damaged. `far` opens what has no local copy
+        where it lies, and then it is added to what is `incoming`.
         """
-        self._again = again
+        self._apart = apart
+        self._far = far
+        self.incoming: Final = IncomingRuns() if incoming is None else incoming
         self._fetcher = fetcher
         self._local = local
         self._writable = writable
-        self._parent: Final = parents[0]
+        self._parents: Final = parents
         self._threads = threads
 
     async def open(self, base: Base) -> Fetched[OpenBase]:
@@ -65,15 +75,50 @@ class RunFiles:
         async def place(content: bytes) -> OpenRun:
             nonlocal data
             data = content
-            return await self._threads.io(_in_nameless_file, self._parent, content, segment)
+            return await self._threads.io(_in_nameless_file, self._parents[0], content, segment)
 
-        found = await self._fetcher.fetch(segment, None if local is None else copy, place)
-        if self._again is not None:
-            found.content.mended_by(partial(_mended, self._again, self._parent, segment))
-        if found.fallback is not None and local is not None and self._writable:
-            assert data is not None
+        from_afar = None if self._far is None else partial(self._from_afar, self._far, segment, place)
+        found = await self._fetcher.fetch(segment, None if local is None else copy, place, from_afar)
+        if self._apart is not None:
+            found.content.mended_by(self._mend_of(segment))
+        if found.fallback is not None and local is not None and self._writable and data is not None:
             found = found.with_repair(repaired=await _repaired(local, segment, data))
         return Fetched(OpenBase(found.content, base), found.size_bytes, found.local, found.fallback)
+
+    def _mend_of(self, segment: Handle) -> Callable[[], int] | None:
+        return None if self._apart is None else partial(_mended, self._apart.get, self._parents[0], segment)
+
+    async def _from_afar(
+        self, far: FarRuns, segment: Handle, place: Callable[[bytes], Awaitable[OpenRun]]
+    ) -> Fetched[OpenRun] | None:
+        """The segment as a far run; `None` where it has to be fetched: then the whole says what is wrong with it."""
+        try:
+            found = await far.open(segment)
+            if found is None:
+                return None
+            if isinstance(found, bytes):
+                await self._fetcher.verify(found, segment)
+                return Fetched(await place(found), segment.length, local=False)
+        except (CorruptSegmentError, ObjectNotFoundError):
+            return None
+        run, size_bytes = found
+        self.incoming.add(FarRun(run, partial(self._bring_in, segment)))
+        return Fetched(run, size_bytes, local=False)
+
+    async def _bring_in(self, segment: Handle) -> BroughtIn:
+        """A copy of a segment: if possible the local one. Raises as `Fetcher.fetch`, and `TableDiskError`."""
+        try:
+            data = await self._fetcher.download(segment)
+        except CorruptSegmentError:  # on its way, perhaps
+            data = await self._fetcher.download(segment)
+        found: BroughtIn | None = None
+        if self._local is not None and self._writable and await _repaired(self._local, segment, data):
+            with suppress(StoreError, OSError):
+                found = BroughtIn(await self._local.open_copy(segment.key, OpenFile.at), is_local=True)
+        if found is None:
+            found = BroughtIn(await self._threads.io(_in_any, self._parents, data, segment), is_local=False)
+        found.file.mend = self._mend_of(segment)
+        return found
 
 
 class AttachRuns(Protocol):
@@ -142,7 +187,19 @@ async def _repaired(store: LocalSegments, segment: Handle, data: bytes) -> bool:
 
 
 def _in_nameless_file(parent: Path, content: bytes, segment: Handle) -> OpenRun:
-    return open_run(OpenFile(_nameless(parent, content), parent / segment.key.rpartition("/")[2]), segment)
+    return open_run(_nameless_file(parent, content, segment), segment)
+
+
+def _nameless_file(parent: Path, content: bytes, segment: Handle) -> OpenFile:
+    return OpenFile(_nameless(parent, content), parent / segment.key.rpartition("/")[2])
+
+
+def _in_any(parents: Sequence[Path], content: bytes, segment: Handle) -> OpenFile:
+    """A file without a name in the first of these directories that takes it. Raises `TableDiskError`."""
+    for parent in parents[:-1]:
+        with suppress(TableDiskError):
+            return _nameless_file(parent, content, segment)
+    return _nameless_file(parents[-1], content, segment)
 
 
 def _mended(again: Callable[[Handle], bytes], parent: Path, segment: Handle) -> int:

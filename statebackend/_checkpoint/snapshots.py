@@ -162,6 +162,10 @@ class Snapshots:
         """Record that the object has no local copy."""
         self._only_primary.add(key)
 
+    def now_local(self, key: str) -> None:
+        """Record that the object has a local copy after all."""
+        self._only_primary.discard(key)
+
     async def take(
         self, checkpoint_id: CheckpointId, *, inline: InlineEncoder | None = None, own_key: str | None = None
     ) -> tuple[SnapshotResult, Sequence[bytes]]:

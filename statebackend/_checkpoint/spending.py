@@ -44,7 +44,7 @@ class Spending:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._primary = primary
+        self._primaries = [primary]
         self._clock = clock
         self._observer = observer
         self._prices: Final = prices
@@ -59,7 +59,11 @@ class Spending:
     @property
     def requests(self) -> Counter[str]:
         """All requests so far, by kind."""
-        return self._primary.requests
+        return sum((each.requests for each in self._primaries), Counter[str]())
+
+    def count_too(self, primary: CountingStore) -> None:
+        """Count the requests of another client, too, in whatever thread."""
+        self._primaries.append(primary)
 
     @property
     def bytes_read(self) -> int:

@@ -25,7 +25,7 @@ from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import HashedKeys, taken
 from statebackend._runs.in_page import matching
 from statebackend._runs.mapped import copied
-from statebackend._runs.run_file import RunPart, proper
+from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
 from statebackend._tables.key_groups import groups_of_hashes
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend.ids import KeyGroupRange, all_key_groups, ranges_of
@@ -349,8 +349,12 @@ class PageMap:
             for start, end in pairwise(cuts)
         ]
         if not self._copied(distinct, pieces, read):
-            for part, piece, places in pieces:
-                part.read(places, read[piece.start * size : piece.stop * size])
+            read_together(
+                [
+                    WantedPages(part, places, read[piece.start * size : piece.stop * size])
+                    for part, piece, places in pieces
+                ]
+            )
         first = np.zeros(len(where), np.int64)
         return proper(pieces[0][0].key, lambda: layout.rows(read, where, first))
 

@@ -1,24 +1,19 @@
 """One segment of a base as a file in which rows are looked up: opened by reading all of it but its pages.
 
+A run is near, a file, or far: it lies in the primary alone, and is read by ranges until its copy has come in.
+
 What is read at the opening, and the checksums of the pages, are proved by the crc32 of the whole that the commit names.
 A page is proved by its checksum when it is read for the first time. Until then a flipped bit in it goes unnoticed, and
 never later: nothing of a page is used before.
-
-Files are read by `pread`, and never mapped: a mapped file that is cut short, or lies on a disk that fails, kills the
-process. Here both raise.
 """
 
 import logging
-import os
 import struct
-import sys
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,7 +32,9 @@ from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.crc32_parts import combined, of_pages
 from statebackend._codec.frame import HEAD_BYTES, log_id_bytes
 from statebackend._codec.segment import HEAD, FrameEntry, index_offset, open_change_set, read_index_in
-from statebackend._runs.mapped import Mapping, mapped
+from statebackend._runs.far_pages import FarFile, FarPages, ReadsApart, read_far
+from statebackend._runs.known_bytes import KnownBytes, UnknownBytesError
+from statebackend._runs.open_file import OpenFile
 from statebackend.errors import CorruptSegmentError, DataError, StoreUnavailableError
 from statebackend.ids import Handle
 
@@ -45,86 +42,8 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-_HEAD_GUESS: Final = 1024
+HEAD_GUESS: Final = 1024
 """Read for the head of a frame and its first part: one read is enough but for many columns."""
-
-
-class OpenFile:
-    """A file to read from, closed when nobody refers to it. It stays whole when its name is deleted.
-
-    `mend` gets the content from the other copy, a file that is open; without it damage stays.
-    """
-
-    def __init__(self, number: int, path: Path) -> None:
-        """`number`: the descriptor, which this object closes. `path` may be no name of the file any more."""
-        self._number = number
-        self.mend: Callable[[], int] | None = None
-        weakref.finalize(self, os.close, number)
-        self.path: Final = path
-        self.size_bytes: Final = os.fstat(number).st_size
-        self._mappings: list[Mapping | None] = []  # the last one counts; others may be being read
-
-    @property
-    def address(self) -> int | None:
-        """Where the content lies for `copied`, `None` where it cannot be mapped."""
-        if not self._mappings:
-            self._mappings.append(mapped(self._number, self.size_bytes))
-        found = self._mappings[-1]
-        return None if found is None else found.address
-
-    @classmethod
-    def at(cls, path: Path) -> Self:
-        """The file of that name. Raises `OSError`."""
-        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill the buffer. Raises `StoreUnavailableError` where the disk fails or the file has become shorter."""
-        done = 0
-        while done < len(buffer):
-            try:
-                count = os.preadv(self._number, [buffer[done:]], offset + done)
-            except OSError as error:
-                raise StoreUnavailableError(
-                    "a file of the state cannot be read", path=str(self.path), offset=offset, reason=error.strerror
-                ) from error
-            if not count:
-                raise StoreUnavailableError(
-                    "a file of the state has become shorter while it was open", path=str(self.path), offset=offset
-                )
-            done += count
-
-    def read(self, offset: int, length: int) -> bytes:
-        """So many bytes, as `read_into`."""
-        data = bytearray(length)
-        self.read_into(memoryview(data), offset)
-        return bytes(data)
-
-    def hasten(self, offsets: Sequence[int], length: int) -> None:
-        """Have the system read these places ahead, all at once, where it can."""
-        if sys.platform == "linux":
-            with suppress(OSError):
-                for offset in offsets:
-                    os.posix_fadvise(self._number, offset, length, os.POSIX_FADV_WILLNEED)
-
-    def replace(self) -> bool:
-        """Read from the other copy from now on, if there is one. Raises what `mend` raises."""
-        if self.mend is None:
-            return False
-        number = self.mend()
-        try:
-            os.dup2(number, self._number, inheritable=False)  # at once, for whatever thread reads here
-            if self._mappings:
-                self._mappings.append(mapped(self._number, self.size_bytes))
-        finally:
-            os.close(number)
-        return True
-
-    def remove_name(self) -> None:
-        """Delete the file's name, if it still has it: nobody opens a damaged copy again."""
-        with suppress(OSError):
-            found, ours = self.path.stat(), os.fstat(self._number)
-            if (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino):
-                self.path.unlink()
 
 
 class RunPart:
@@ -132,7 +51,7 @@ class RunPart:
 
     def __init__(
         self,
-        file: OpenFile,
+        file: OpenFile | FarFile,
         key: str,
         *,
         state_id: int,
@@ -141,7 +60,7 @@ class RunPart:
         tail: PagesTail,
         offset: int,
     ) -> None:
-        self.file: Final = file
+        self._place = _Place(file, np.zeros(head.pages, np.bool_))
         self.key: Final = key
         """The object that the file is a copy of."""
         self.state_id: Final = state_id
@@ -150,37 +69,56 @@ class RunPart:
         self.tail: Final = tail
         self.offset: Final = offset
         """Where the first page begins in the file."""
-        self._is_proved: Flags = np.zeros(head.pages, np.bool_)
+
+    @property
+    def file(self) -> OpenFile | FarFile:
+        """Where the pages are read: another file once a copy has come in."""
+        return self._place.file
+
+    def move_to(self, file: OpenFile) -> None:
+        """Read from this file from now on, in whatever thread. Its pages are not proved."""
+        self._place = _Place(file, np.zeros(self.head.pages, np.bool_))
 
     def read(self, pages: Integers, into: Octets) -> None:
-        """Read these pages, each proved if it was not before.
+        """Read these pages, ascending, as `read_together`."""
+        read_together([WantedPages(self, pages, into)])
+
+    def far_pages(self, file: FarFile, pages: Integers, into: Octets) -> FarPages:
+        """These pages, to be read from the primary."""
+        size = self.head.page_bytes
+        return FarPages(file, self.offset + pages * size, size, self.tail.checksums[pages].tolist(), into)
+
+    def read_near(self, pages: Integers, into: Octets) -> None:
+        """Read these pages from the file, each proved if it was not before.
 
         Where the file is damaged or cannot be read, the other copy takes its place. Raises `CorruptSegmentError` or
         `StoreUnavailableError` if that cannot be had.
         """
+        file, is_proved = self._place
+        assert isinstance(file, OpenFile), "a run that has come in stays near"
         try:
-            self._read(pages, into)
+            self._read(file, is_proved, pages, into)
         except (CorruptSegmentError, StoreUnavailableError) as error:
-            self.file.remove_name()
-            if not self.file.replace():
+            file.remove_name()
+            if not file.replace():
                 raise
             _logger.warning("a damaged local copy is passed by, and the primary's is used: %s", error)
-            self._read(pages, into)
+            self._read(file, is_proved, pages, into)
 
     def hasten(self, pages: Integers) -> None:
-        """Have the system read these pages ahead."""
-        if len(pages):
+        """Have the system read these pages of a file ahead."""
+        if len(pages) and isinstance(file := self.file, OpenFile):
             size = self.head.page_bytes
-            self.file.hasten((self.offset + pages * size).tolist(), size)
+            file.hasten((self.offset + pages * size).tolist(), size)
 
-    def _read(self, pages: Integers, into: Octets) -> None:
+    def _read(self, file: OpenFile, is_proved: Flags, pages: Integers, into: Octets) -> None:
         size = self.head.page_bytes
-        view, is_fresh = into.data, np.flatnonzero(~self._is_proved[pages])
+        view, is_fresh = into.data, np.flatnonzero(~is_proved[pages])
         offsets = (self.offset + pages * size).tolist()
         self.hasten(pages[is_fresh])
         at = 0
         for start, count in _neighbours(pages):
-            self.file.read_into(view[at : at + count * size], offsets[start])
+            file.read_into(view[at : at + count * size], offsets[start])
             at += count * size
         for number in is_fresh.tolist():
             page = pages[number]
@@ -189,9 +127,41 @@ class RunPart:
                     "a page of the state is damaged: open the job again, which takes the other copy",
                     object=self.key,
                     offset=offsets[number],
-                    path=str(self.file.path),
+                    path=str(file.path),
                 )
-        self._is_proved[pages] = True
+        is_proved[pages] = True
+
+
+class _Place(NamedTuple):
+    """Where a part lies, and which of its pages are proved there. Replaced as one."""
+
+    file: OpenFile | FarFile
+    is_proved: Flags
+
+
+class WantedPages(NamedTuple):
+    """Pages of a part that are wanted, ascending, and where."""
+
+    part: RunPart
+    pages: Integers
+    into: Octets
+
+
+def read_together(wanted: Sequence[WantedPages]) -> None:
+    """Read pages of many parts; those of far runs all at once, by as few requests as pay.
+
+    Raises as `RunPart.read_near` and `read_far`.
+    """
+    near: list[WantedPages] = []
+    far: list[FarPages] = []
+    for each in wanted:
+        if isinstance(file := each.part.file, FarFile):
+            far.append(each.part.far_pages(file, each.pages, each.into))
+        else:
+            near.append(each)
+    read_far(far)
+    for part, pages, into in near:
+        part.read_near(pages, into)
 
 
 class OpenRun:
@@ -202,10 +172,16 @@ class OpenRun:
         self.parts: Final = parts
         self._others = others
 
-    def mended_by(self, mend: Callable[[], int]) -> None:
+    def mended_by(self, mend: Callable[[], int] | None) -> None:
         """Have `mend` get the other copy when this one is damaged: a file that is open, verified."""
         for part in self.parts:
-            part.file.mend = mend
+            if isinstance(part.file, OpenFile):
+                part.file.mend = mend
+
+    def move_to(self, file: OpenFile) -> None:
+        """Look up in this file from now on, which is a copy of the segment."""
+        for part in self.parts:
+            part.move_to(file)
 
     def others(self) -> Iterator[Changes]:
         """The changes that do not lie in pages, in order, once: each is freed then. Raises as `changes_of`."""
@@ -239,14 +215,23 @@ def open_run(copy: Path | OpenFile, segment: Handle) -> OpenRun:
     without its pages, `UnsupportedVersionError`, and `StoreUnavailableError` where the disk fails.
     """
     file = copy if isinstance(copy, OpenFile) else OpenFile.at(copy)
-    return proper(segment.key, lambda: _Opening(file, segment).run())
+    return proper(segment.key, lambda: _Opening(file, segment, file).run())
+
+
+def open_far(known: KnownBytes, segment: Handle, reads: ReadsApart) -> OpenRun:
+    """Open a segment in the primary by what is known of it. Raises `UnknownBytesError`, and as `open_run`."""
+    return proper(segment.key, lambda: _Opening(known, segment, FarFile(segment, reads)).run())
 
 
 class _Opening:
-    """Reads a segment from its beginning to its end, but for the pages, and its checksum on the way."""
+    """Reads a segment from its beginning to its end, but for the pages, and its checksum on the way.
 
-    def __init__(self, file: OpenFile, segment: Handle) -> None:
+    `place`: where the pages will be read.
+    """
+
+    def __init__(self, file: OpenFile | KnownBytes, segment: Handle, place: OpenFile | FarFile) -> None:
         self._file = file
+        self._place = place
         self._segment = segment
         self._pieces: list[bytes | RunPart] = []
         self._parts: list[RunPart] = []
@@ -266,11 +251,17 @@ class _Opening:
         entries = read_index_in(memoryview(head), memoryview(tail), size_bytes, segment.key)
         self._pieces.append(head)
         at = len(HEAD)
+        unknown: list[tuple[int, int]] = []
         for entry in entries:
             if entry.offset != at:
                 raise CorruptSegmentError("index and frames differ", object=segment.key, offset=at)
-            self._frame(entry)
+            try:
+                self._frame(entry)
+            except UnknownBytesError as error:
+                unknown += error.places
             at += entry.length
+        if unknown:
+            raise UnknownBytesError(unknown)
         self._pieces.append(tail[offset - size_bytes :])
         if self._checksum() != segment.checksum:
             raise CorruptSegmentError("segment checksum differs", object=segment.key, offset=0)
@@ -278,7 +269,7 @@ class _Opening:
 
     def _frame(self, entry: FrameEntry) -> None:
         begin, end = entry.offset, entry.offset + entry.length
-        front = self._file.read(begin, min(_HEAD_GUESS, entry.length))
+        front = self._file.read(begin, min(HEAD_GUESS, entry.length))
         at = HEAD_BYTES + log_id_bytes(front)
         if at + PART_HEAD.size > len(front) or front[at] != PagedChanges.kind:
             frame = front + self._file.read(begin + len(front), entry.length - len(front))
@@ -293,7 +284,7 @@ class _Opening:
 
     def _part(self, at: int, end: int) -> int:
         """Read a part at `at` of a frame that ends at `end`. Returns where the next one begins."""
-        front = self._file.read(at, min(_HEAD_GUESS, end - at))
+        front = self._file.read(at, min(HEAD_GUESS, end - at))
         kind, state_id, records, length = PART_HEAD.unpack_from(front)
         body, beyond = at + PART_HEAD.size, at + PART_HEAD.size + int(length)
         if beyond > end:
@@ -315,7 +306,7 @@ class _Opening:
             raise ValueError("pages that do not fill their part")
         raw = self._file.read(tail_at, head.tail_bytes)
         found = RunPart(
-            self._file,
+            self._place,
             self._segment.key,
             state_id=state_id,
             records=records,

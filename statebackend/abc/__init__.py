@@ -17,6 +17,7 @@ from statebackend.abc.store import (
     DeletesMany,
     ObjectInfo,
     ObjectStore,
+    OpensApart,
 )
 from statebackend.abc.uploader import Segment, StateChangeUploader, UploadedSegment
 from statebackend.ids import ChangeSetHandle, Handle
@@ -36,6 +37,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Observer",
+    "OpensApart",
     "RestoreReport",
     "Segment",
     "Serializer",

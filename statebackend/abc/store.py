@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -142,4 +143,18 @@ class CopiesObjects(Protocol):
         As for `put`, `key` holds the former object or the whole new one at every moment, and it is durable when the
         call returns. Called by `clone`, for immutable objects. Raises `ObjectNotFoundError`.
         """
+        ...
+
+
+@runtime_checkable
+class OpensApart(Protocol):
+    """An optional part of an `ObjectStore` that is passed as `store=`: the same objects, for another event loop.
+
+    With `table="runs"` state that has no local copy is read from it by `get_range`, while a batch is at work, on a loop
+    of its own. A store without this part has such state fetched whole when the job is opened; so leave it out where
+    `get_range` reads more than it is asked for.
+    """
+
+    def apart(self) -> AbstractAsyncContextManager[ObjectStore]:
+        """Open the same objects for the running loop, by a client that the context closes. Called once at most."""
         ...

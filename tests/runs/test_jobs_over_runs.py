@@ -39,9 +39,9 @@ class Job:
         self.checkpoint_id = self.seen = 0
         self.settings = settings_with(
             job="job",
-            primary=f"file://{directory}/primary",
-            local=(f"{directory}/local",),
             **{
+                "primary": f"file://{directory}/primary",
+                "local": (f"{directory}/local",),
                 "max_parallelism": 12,
                 "table": "runs",
                 "table_dir": f"{directory}/tables",

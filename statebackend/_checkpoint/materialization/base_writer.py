@@ -282,6 +282,7 @@ class BaseWriter:
             self._ended.set()
 
     async def _write_entries(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> Bases:
+        await self._come_in()
         if self._runs is not None:
             await self._threads.background(self._states.runs.check_taken_in, key_groups, snapshot)
         bases = await self._entries.write(snapshot, key_groups, handles, self._uploaded, self._pause)
@@ -294,6 +295,7 @@ class BaseWriter:
         self, snapshot: StatesSnapshot, committed: RangeState, first: int, key_groups: frozenset[int]
     ) -> Bases:
         assert self._runs is not None
+        await self._come_in()
         found = await self._entries.write_layer(
             snapshot,
             committed.changelog,
@@ -308,6 +310,11 @@ class BaseWriter:
         opened = await self._open(self._runs, found.segments)
         self._take_over = partial(self._states.runs.put_layer, opened, first + 1, snapshot)
         return found.bases
+
+    async def _come_in(self) -> None:
+        """Wait for the copies of what the tables look up in: read by the page it would be read for hours."""
+        if self._runs is not None:
+            await self._runs.incoming.ended()
 
     async def _open(self, runs: RunFiles, bases: Sequence[Base]) -> Sequence[OpenBase]:
         """Open them now, in the background: a damaged copy is no base."""

@@ -37,6 +37,8 @@ _ITEM: Final = re.compile(r"[iu][1248]|f[248]|V[1-9]\d{0,8}|\?|string")
 _ORDER: Final = np.dtype("<i8")
 _BEGIN: Final = np.dtype("<u4")
 _CHECKSUM: Final = np.dtype("<u4")
+TAIL_BYTES_OF_PAGE: Final = _ORDER.itemsize + _BEGIN.itemsize + _CHECKSUM.itemsize
+"""What each page adds to the tail."""
 
 
 class PagesHead(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +56,7 @@ class PagesHead(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fie
     @property
     def tail_bytes(self) -> int:
         """The size of the tail."""
-        return self.pages * (_ORDER.itemsize + _BEGIN.itemsize + _CHECKSUM.itemsize)
+        return self.pages * TAIL_BYTES_OF_PAGE
 
 
 _decode_head: Final = msgspec.msgpack.Decoder(PagesHead).decode
