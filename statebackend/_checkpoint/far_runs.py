@@ -25,10 +25,12 @@ from statebackend.errors import CorruptSegmentError
 from statebackend.ids import Handle
 from statebackend.settings import KiB
 
+FRONT_BYTES: Final = 2 * HEAD_GUESS
+"""Read of where a frame begins: its head, and that of its first part."""
 REQUESTS_AT_ONCE: Final = 64
 """Ranges that are fetched at a time: each is some KiB."""
 REQUEST_BYTES: Final = 128 * KiB
-"""What can be read in the time that a request takes beside others. What takes longer in ranges is fetched whole."""
+"""As many can be read in the time that a request takes beside others. Where ranges take longer, all is fetched."""
 ROUND_BYTES: Final = 512 * KiB
 """As `REQUEST_BYTES`, where the next request has to wait for the answer."""
 
@@ -54,7 +56,7 @@ class FarRuns:
         tail_at = max(0, segment.length - TAIL_BYTES)
         wanted: Sequence[Place] = [(tail_at, segment.length - tail_at)]
         if tail_at:
-            wanted = [(0, min(HEAD_GUESS, segment.length)), *wanted]
+            wanted = [(0, min(FRONT_BYTES, segment.length)), *wanted]
         read = await self._fetch(segment, known, wanted)
         if known.whole is not None:
             return known.whole
@@ -72,7 +74,7 @@ class FarRuns:
                 return found, read
             except UnknownBytesError as error:  # frames without pages, or parts behind others
                 places = error.places
-            wanted = [(offset, min(length + HEAD_GUESS, segment.length - offset)) for offset, length in places]
+            wanted = [(offset, min(length + FRONT_BYTES, segment.length - offset)) for offset, length in places]
 
     async def _fetch(self, segment: Handle, known: KnownBytes, places: Sequence[Place]) -> int:
         """Fetch these places. Returns how many bytes they have."""
@@ -98,7 +100,7 @@ def _borders(known: KnownBytes, segment: Handle) -> Sequence[Place]:
     for entry in _entries(known, segment):
         end = entry.offset + entry.length
         begin = max(entry.offset, end - entry.length // PAGE_BYTES_MIN * TAIL_BYTES_OF_PAGE)
-        place = begin, min(end + HEAD_GUESS, segment.length) - begin
+        place = begin, min(end + FRONT_BYTES, segment.length) - begin
         if not known.has(*place):
             places.append(place)
     return places
@@ -108,7 +110,7 @@ def _rounds(known: KnownBytes, segment: Handle) -> int:
     """About how many parts the first frame has: each says where the next one begins, so they are read one by one."""
     if not (entries := _entries(known, segment)):
         return 1
-    frame = known.read(entries[0].offset, HEAD_GUESS - entries[0].offset)
+    frame = known.read(entries[0].offset, min(HEAD_GUESS, segment.length - entries[0].offset))
     at = HEAD_BYTES + log_id_bytes(frame)
     kind, _, _, length = PART_HEAD.unpack_from(frame, at)
     return int(entries[0].length // max(1, length)) if kind == PagedChanges.kind else 1

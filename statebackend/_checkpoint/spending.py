@@ -68,7 +68,7 @@ class Spending:
     @property
     def bytes_read(self) -> int:
         """All bytes read so far."""
-        return self._primary.bytes_read
+        return sum(each.bytes_read for each in self._primaries)
 
     def persist_delay_s(self) -> float:
         """The persist delay as of now: longer than the setting if the budget requires it."""

@@ -75,7 +75,7 @@ class FarPages(NamedTuple):
     into: Octets
 
 
-class _Piece(NamedTuple):
+class _PageRange(NamedTuple):
     """Pages of `wanted` from `first` to `end` that one request gets."""
 
     wanted: FarPages
@@ -88,7 +88,7 @@ class _Piece(NamedTuple):
         end = int(self.wanted.offsets[self.end - 1]) + self.wanted.page_bytes
         return FarRange(self.wanted.file.key, begin, end - begin)
 
-    def bad_pages(self, data: bytes) -> Iterator["_Piece"]:
+    def bad_pages(self, data: bytes) -> Iterator["_PageRange"]:
         """Put the pages where they are wanted. Those that are damaged, or not there."""
         wanted, size = self.wanted, self.wanted.page_bytes
         received, into = np.frombuffer(data, np.uint8), wanted.into
@@ -96,14 +96,14 @@ class _Piece(NamedTuple):
         for number, begin in zip(range(self.first, self.end), begins.tolist(), strict=True):
             page = received[begin : begin + size]
             if len(page) < size or zlib.crc32(page.data) != wanted.checksums[number]:
-                yield _Piece(wanted, number, number + 1)
+                yield _PageRange(wanted, number, number + 1)
             else:
                 into[number * size : (number + 1) * size] = page
 
 
 def read_far(wanted: Sequence[FarPages]) -> None:
     """Read all of these pages. Raises `CorruptSegmentError`, and as `ReadsApart.get`."""
-    bad = _read([piece for each in wanted for piece in _pieces(each)])
+    bad = _read([request for each in wanted for request in _requests(each)])
     if bad and (still := _read(bad)):
         raise CorruptSegmentError(
             "a page of the state is damaged in the primary: open an older checkpoint_id, or with local copies",
@@ -112,20 +112,20 @@ def read_far(wanted: Sequence[FarPages]) -> None:
         )
 
 
-def _read(pieces: Sequence[_Piece]) -> Sequence[_Piece]:
+def _read(requests: Sequence[_PageRange]) -> Sequence[_PageRange]:
     """Read the pages, and return those that are damaged."""
-    bad: list[_Piece] = []
-    if pieces:
-        reads = pieces[0].wanted.file.reads
+    bad: list[_PageRange] = []
+    if requests:
+        reads = requests[0].wanted.file.reads
 
         def take(number: int, data: bytes) -> None:
-            bad.extend(pieces[number].bad_pages(data))
+            bad.extend(requests[number].bad_pages(data))
 
-        reads.get_ranges([each.range for each in pieces], take)
+        reads.get_ranges([each.range for each in requests], take)
     return bad
 
 
-def _pieces(wanted: FarPages) -> Iterator[_Piece]:
+def _requests(wanted: FarPages) -> Iterator[_PageRange]:
     """Cut the pages into requests."""
     offsets, size = wanted.offsets, wanted.page_bytes
     cuts = [0, *(np.flatnonzero(np.diff(offsets) > size + GAP_BYTES_MAX) + 1).tolist(), len(offsets)]
@@ -134,5 +134,5 @@ def _pieces(wanted: FarPages) -> Iterator[_Piece]:
         while first < end:
             beyond = offsets[first] + max(RANGE_BYTES_MAX, size) - size
             until = first + max(1, int(np.searchsorted(offsets[first:end], beyond, side="right")))
-            yield _Piece(wanted, first, until)
+            yield _PageRange(wanted, first, until)
             first = until

@@ -14,7 +14,7 @@ class UnknownBytesError(Exception):
 
 
 class KnownBytes:
-    """Ranges of a segment of `size_bytes`, to read from. Whoever wants others is told so."""
+    """Ranges of a segment of `size_bytes`, to read from. Others are refused."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes: Final = size_bytes

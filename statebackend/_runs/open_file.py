@@ -1,7 +1,7 @@
 """A file of a run, open to be read.
 
-Read by `pread`, and never mapped: a mapped file that is cut short, or lies on a disk that fails, kills the process.
-Here both raise.
+Read by `pread`, or mapped and never touched (`_runs/mapped.py`): reading a mapped file that is cut short, or lies on a
+disk that fails, kills the process. Here both raise.
 """
 
 import os

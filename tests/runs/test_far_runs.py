@@ -1,5 +1,6 @@
 """A host without copies: the job opens at once, pages are read by ranges, and the copies come in behind the batches."""
 
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ async def test_the_first_value_does_not_wait_for_the_whole(job: FarJob) -> None:
 
 @run_virtual
 async def test_opening_takes_few_round_trips_and_few_bytes(job: FarJob) -> None:
-    """The ends of all segments, then what lies between pages, however many frames there are, then other frames."""
+    """The ends, then what lies between frames, however many they are, then what is between two parts of each."""
     await job.on_an_empty_host(20_000)
     hold(job)
     clock = VirtualClock()
@@ -331,10 +332,13 @@ async def test_a_sweep_of_another_process_deletes_what_is_read(job: FarJob) -> N
 
 
 @run_virtual
-async def test_a_disk_that_is_full_leaves_the_state_far(job: FarJob, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_is_full_leaves_the_state_far(
+    job: FarJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It warns once, fetches no more, and works on; with room, the next opening has the copies."""
     await job.on_an_empty_host(20_000)
-    with fill(job.directory / "local"), fill(job.directory / "tables"):
+    monkeypatch.setattr(tempfile, "tempdir", str(job.directory / "system"))
+    with fill(job.directory):
         async with job.unchecked() as backend:
             await incoming(backend).ended()
             assert is_far(backend) == {True}

@@ -16,7 +16,7 @@ FRONT_DOOR = """
 """
 IMPLEMENTERS = """
     Body Buffer Capability ChangeSetHandle CheckpointInfo Clock CopiesObjects CountsRequests DeletesMany Fallback Handle
-    ObjectInfo ObjectStore Observer RestoreReport Segment Serializer StateChangeUploader UploadedSegment
+    ObjectInfo ObjectStore Observer OpensApart RestoreReport Segment Serializer StateChangeUploader UploadedSegment
 """
 MIRRORS = """
     DeltaTarget IcebergTarget MirrorMark MirrorRows MirrorTable MirrorTarget ParquetTarget PostgresTarget newest_view

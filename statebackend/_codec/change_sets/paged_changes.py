@@ -38,7 +38,7 @@ _ORDER: Final = np.dtype("<i8")
 _BEGIN: Final = np.dtype("<u4")
 _CHECKSUM: Final = np.dtype("<u4")
 TAIL_BYTES_OF_PAGE: Final = _ORDER.itemsize + _BEGIN.itemsize + _CHECKSUM.itemsize
-"""What each page adds to the tail."""
+"""Each page adds so many to the tail."""
 
 
 class PagesHead(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
