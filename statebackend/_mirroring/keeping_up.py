@@ -50,7 +50,6 @@ async def open_mirroring(
         yield Mirroring(
             primary,
             mirror,
-            store=store,
             clock=clock or SystemClock(),
             observer=Observers(observer or Observer()),
             tell=tell,

@@ -18,7 +18,7 @@ from statebackend._reading.asked_of_state import state_in
 from statebackend._tasks import finish
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend._upkeep.progress import Tell
-from statebackend.abc import Clock, ObjectStore, Observer
+from statebackend.abc import Clock, Observer
 from statebackend.errors import CheckpointNotFoundError, InputError, MissingObjectError, WrongMirrorError
 
 _logger = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ class Mirroring:
         primary: JobPrimary,
         mirror: Mirror,
         *,
-        store: ObjectStore | None,
         clock: Clock,
         observer: Observer,
         tell: Tell,
@@ -51,7 +50,6 @@ class Mirroring:
         self._log = MirrorLog(primary.store, mirror.name)
         self._rows = RowsOfSteps(
             primary,
-            store,
             mirror.state,
             form=mirror.form,
             key_as_json=mirror.key_as_json,
@@ -80,7 +78,8 @@ class Mirroring:
         """Take one step; false if none is left to take. A cancelled call leaves a step that the next one takes."""
         if not self._is_known:
             await self._find()
-        newest = (await self._primary.find()).commit
+        at_least = None if self._at is None else self._at.sequence + 1  # else it looks behind holes, too
+        newest = (await self._primary.find(at_least=at_least)).commit
         if self._at is not None and self._mirror.state not in {each.name for each in newest.states}:
             raise InputError("the state is gone from the job: drop its mirror, and its table", state=self._mirror.state)
         check_mirrored(newest, self._mirror.state)
@@ -215,7 +214,8 @@ class Mirroring:
                 key_type=key_type,
                 tell=self._progress,
             )
-            await self._primary.threads.cpu(spool.end)
+            if spool.has_file:
+                await self._primary.threads.cpu(spool.end)
             if spool.schema is None:
                 return await self._pass_over(planned)
             check_keys(spool.schema, key_type)

@@ -29,7 +29,7 @@ from statebackend._mirroring.target import (
 )
 from statebackend._reading.asked_of_state import state_in
 from statebackend._reading.changed import CHANGE_TYPE
-from statebackend._reading.feed import open_changes
+from statebackend._reading.feed import Stretch, open_changes_of
 from statebackend._reading.opened_state import Batches, open_batches_of
 from statebackend._reading.rows.asked_rows import WITH_VALUES_HELD
 from statebackend._reading.rows.layouts import KEY, KEY_GROUP
@@ -38,7 +38,6 @@ from statebackend._state.declared import COLUMNAR
 from statebackend._state.values import Upcast
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend._upkeep.progress import Tell
-from statebackend.abc import ObjectStore
 from statebackend.errors import InputError
 from statebackend.ids import Key
 
@@ -64,7 +63,6 @@ class RowsOfSteps:
     def __init__(
         self,
         primary: JobPrimary,
-        store: ObjectStore | None,
         state: str,
         *,
         form: Form,
@@ -72,7 +70,6 @@ class RowsOfSteps:
         migrate: Sequence[Upcast],
     ) -> None:
         self._primary = primary
-        self._store = store
         self._state = state
         self._form: Final[Form] = form
         self._key_as_json = key_as_json
@@ -121,8 +118,9 @@ class RowsOfSteps:
 
     async def _add_changes(self, plan: StepPlan, laying: "_Laying", spool: Spool) -> None:
         if state_in(plan.last, self._state).kind not in WITH_VALUES_HELD:
-            async for batch in self._changes(plan.commits, plan.before):
-                await self._in_thread(lambda batch=batch: spool.add([laying.of_changes(batch)]))
+            async with self._opened_changes(plan.commits, plan.before) as batches:
+                while some := await batches.some():
+                    await self._in_thread(lambda some=some: spool.add([laying.of_changes(each) for each in some]))
             return
         before = plan.before
         for commit in plan.commits:  # a commit says what was added to a list: what the list is then, has to be read
@@ -141,7 +139,7 @@ class RowsOfSteps:
     ) -> Sequence[int]:
         """The rows of all partitions that have a changed key."""
         changed = set[int]()
-        async for batch in self._changes(plan.commits, plan.before, only_keys=True):
+        async for batch in self._changed_keys(plan.commits, plan.before):
             changed.update(pc.unique(batch.column(KEY_GROUP)).to_pylist())
         chosen = sorted({group % partitions for group in changed})
         groups = range(plan.last.max_parallelism)
@@ -180,7 +178,7 @@ class RowsOfSteps:
     async def _keys_of(self, commits: Sequence[Commit], before: Commit | None) -> dict[Key, int]:
         """The keys that the commits changed, and their groups."""
         found: dict[Key, int] = {}
-        async for batch in self._changes(commits, before, only_keys=True):
+        async for batch in self._changed_keys(commits, before):
             keys = [self._key(shown, commits[-1]) for shown in plain_of(batch.column(KEY))]
             found.update(zip(keys, batch.column(KEY_GROUP).to_pylist(), strict=True))
         return found
@@ -193,21 +191,19 @@ class RowsOfSteps:
         """True if keys are text in JSON. Those of columnar state have a type of their own."""
         return self._key_as_json and state_in(commit, self._state).kind != COLUMNAR
 
-    async def _changes(
-        self, commits: Sequence[Commit], before: Commit | None, *, only_keys: bool = False
-    ) -> AsyncIterator[RecordBatch]:
-        opening = open_changes(
-            self._primary.settings,
+    async def _changed_keys(self, commits: Sequence[Commit], before: Commit | None) -> AsyncIterator[RecordBatch]:
+        async with self._opened_changes(commits, before) as batches:
+            async for batch in batches:
+                yield batch.select([KEY_GROUP, KEY])
+
+    def _opened_changes(self, commits: Sequence[Commit], before: Commit | None) -> AbstractAsyncContextManager[Batches]:
+        return open_changes_of(
+            self._primary,
             self._state,
-            sequences=[commit.sequence for commit in commits],
-            before=None if before is None else before.sequence,
+            Stretch(before, commits),
             key_as_json=self._as_json(commits[-1]),
             migrate=self._migrate,
-            store=self._store,
         )
-        async with opening as batches:
-            async for batch in batches:
-                yield batch.select([*_FEED, KEY_GROUP, KEY]) if only_keys else batch
 
     async def _state_rows(self, commit: Commit, **asked: Any) -> AsyncIterator[RecordBatch]:
         async with self._opened(commit, **asked) as batches:

@@ -40,6 +40,11 @@ class Spool:
                 self._writer = pa.ipc.new_file(str(self._path), batch.schema)
             self._writer.write_batch(batch)
 
+    @property
+    def has_file(self) -> bool:
+        """True if some rows lie in a file, which `end` completes."""
+        return self._writer is not None
+
     def end(self) -> None:
         """No more rows are added."""
         if self._writer is not None:

@@ -131,9 +131,9 @@ def _has_any(hashes: Hashes, few: Hashes) -> bool:
     """True if one of the few is among the hashes."""
     if not len(few):
         return False
-    ordered = np.sort(few)
-    places = np.minimum(np.searchsorted(ordered, hashes), len(few) - 1)
-    return bool((ordered[places] == hashes).any())
+    is_low_word = np.zeros(1 << 16, np.bool_)  # the bits that have chosen the few are the upper ones
+    is_low_word[few.astype(np.uint16)] = True
+    return bool(np.isin(few, hashes[is_low_word[hashes.astype(np.uint16)]]).any())
 
 
 class ChangedEntries(Merge):

@@ -8,7 +8,8 @@ So the feed reaches back as far as commits are retained, but for the oldest: wha
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, NamedTuple, cast
+from itertools import pairwise
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -117,6 +118,16 @@ def own_change_sets(commit: Commit, before: Commit | None, key_groups: KeyGroupR
     return changelog[begin:]
 
 
+class HowToShow(TypedDict, total=False):
+    """The keywords of `open_changes_of`, which says what they mean."""
+
+    columns: Sequence[str] | None
+    old_values: bool
+    key_as_json: bool
+    migrate: Upcast | Sequence[Upcast]
+    shown_as: StateDescriptor | None
+
+
 @asynccontextmanager
 async def open_changes(
     settings: Settings,
@@ -124,17 +135,43 @@ async def open_changes(
     *,
     sequences: Sequence[int],
     before: int | None,
+    store: ObjectStore | None = None,
+    **how: Unpack[HowToShow],
+) -> AsyncGenerator[Batches]:
+    """As `open_changes_of`, of the commits in these places of the log of a job that is opened for it.
+
+    `sequences`: of neighbouring commits of one branch, oldest first, and at least one; `before`: of the commit before
+    them. Raises `CheckpointNotFoundError` also for a commit that is gone.
+    """
+    async with open_job_primary(settings, store) as primary:
+        entries = [] if before is None else [before]
+        try:
+            commits = [await primary.log.load_commit(each) for each in (*entries, *sequences)]
+        except MissingObjectError as error:
+            raise CheckpointNotFoundError(
+                "a commit of the feed is gone, perhaps swept: ask for the feed again, to be told where it can begin",
+                object=error.facts.get("object"),
+            ) from error
+        found = Stretch(commits[0] if entries else None, commits[len(entries) :])
+        async with open_changes_of(primary, state, found, **how) as batches:
+            yield batches
+
+
+@asynccontextmanager
+async def open_changes_of(
+    primary: JobPrimary,
+    state: str,
+    stretch: Stretch,
+    *,
     columns: Sequence[str] | None = None,
     old_values: bool = False,
     key_as_json: bool = False,
     migrate: Upcast | Sequence[Upcast] = (),
     shown_as: StateDescriptor | None = None,
-    store: ObjectStore | None = None,
 ) -> AsyncGenerator[Batches]:
     """Yield the changes of one state in some commits, as batches with the columns of `read_batches` and more.
 
-    `sequences`: of neighbouring commits of one branch, oldest first, and at least one; `before`: of the commit before
-    them. The first columns are `checkpoint_id`, `batch_id` and `change_type`; with `old_values` there is an `old_value`
+    The first columns are `checkpoint_id`, `batch_id` and `change_type`; with `old_values` there is an `old_value`
     behind the others. A commit that does not have the state yet has no changes of it.
 
     All values, old and new, are as the last of the commits reads them; or as `shown_as`, a later declaration. Those of
@@ -145,39 +182,31 @@ async def open_changes(
     if old_values and key_as_json:
         raise InputError("old values are looked up by their keys, which keys as JSON do not tell: choose one of them")
     asked = AskedOfState(columns=columns, key_as_json=key_as_json, migrate=migrate)
-    async with open_job_primary(settings, store) as primary:
-        entries = [] if before is None else [before]
+    before, commits = stretch
+    _check_changes(commits, state)
+    found = state_in(commits[-1], state)
+    if shown_as is not None and can_read(shown_as, found):
+        found = msgspec.structs.replace(shown_as, state_id=found.state_id)
+    _check_feed(found)
+    settings = msgspec.structs.replace(primary.settings, max_parallelism=commits[-1].max_parallelism)
+    local = local_to_read(settings, primary.threads)
+    async with open_tasks() as tasks:
+        layout, _ = layout_and_merge(commits[-1], found, asked)
+        assert isinstance(layout, KeyedLayout | ColumnsLayout)
+        feed = Feed(primary, settings, found, local=local, layout=layout, asked=asked, old_values=old_values)
+
+        async def run(consume: Consume) -> None:
+            for parent, commit in pairwise((before, *commits)):
+                assert commit is not None
+                await told_if_swept(primary, commit, feed.read(commit, parent, consume))
+
+        shown = ChangesLayout(layout, commits[-1], old_values=old_values)
+        batches = Batches(commits[-1], found.kind, shown, run, tasks)
         try:
-            commits = [await primary.log.load_commit(each) for each in (*entries, *sequences)]
-        except MissingObjectError as error:
-            raise CheckpointNotFoundError(
-                "a commit of the feed is gone, perhaps swept: ask for the feed again, to be told where it can begin",
-                object=error.facts.get("object"),
-            ) from error
-        _check_changes(commits[len(entries) :], state)
-        found = state_in(commits[-1], state)
-        if shown_as is not None and can_read(shown_as, found):
-            found = msgspec.structs.replace(shown_as, state_id=found.state_id)
-        _check_feed(found)
-        settings = msgspec.structs.replace(settings, max_parallelism=commits[-1].max_parallelism)
-        local = local_to_read(settings, primary.threads)
-        async with open_tasks() as tasks:
-            layout, _ = layout_and_merge(commits[-1], found, asked)
-            assert isinstance(layout, KeyedLayout | ColumnsLayout)
-            feed = Feed(primary, settings, found, local=local, layout=layout, asked=asked, old_values=old_values)
-            pairs = [*zip([None, *commits] if before is None else commits, commits[len(entries) :], strict=False)]
-
-            async def run(consume: Consume) -> None:
-                for parent, commit in pairs:
-                    await told_if_swept(primary, commit, feed.read(commit, parent, consume))
-
-            shown = ChangesLayout(layout, commits[-1], old_values=old_values)
-            batches = Batches(commits[-1], found.kind, shown, run, tasks)
-            try:
-                await batches.begin()
-                yield batches
-            finally:
-                batches.close()
+            await batches.begin()
+            yield batches
+        finally:
+            batches.close()
 
 
 def made_as_a_whole(commit: Commit, state: str) -> bool:

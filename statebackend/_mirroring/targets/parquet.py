@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from statebackend._backend.stores import open_store, open_threads
-from statebackend._columns.arrow import RecordBatch, pa, pc
+from statebackend._columns.arrow import Array, RecordBatch, pa, pc
 from statebackend._mirroring.target import (
     BATCH_ID,
     CHECKPOINT_ID,
@@ -41,8 +41,10 @@ from statebackend.settings import Settings
 FILE_ROWS_MAX: Final = 1_000_000
 MIRROR_KEY: Final = b"statebackend.mirror"
 _ALIKE: Final = [GENERATION, OP, CHECKPOINT_ID, BATCH_ID, COMMITTED_AT, KEY_GROUP]
-"""Columns with few values. In those of the state a dictionary costs more than it saves: zstd finds what comes again."""
-_NO_ROWS: Final[list[RecordBatch]] = []
+"""Columns with few values."""
+SAMPLED: Final = 1024
+"""So many rows tell whether a column of the state has few values: a dictionary of others costs more than it saves."""
+ENCODED_AT_ONCE: Final = 1 << 16
 _FINAL: Final = re.compile(r"(\d{12})\.parquet")
 _OURS: Final = re.compile(r"\d{12}(-\d{5}-[0-9a-f]{8})?\.parquet")
 
@@ -97,26 +99,40 @@ class ParquetTarget(MirrorTarget):
 
     async def write(self, rows: MirrorRows) -> None:
         name, part = f"{rows.number:012d}", 0
-        files = _files(rows.batches())
-        batches = await self._threads.cpu(next, files, _NO_ROWS)
-        while following := await self._threads.cpu(next, files, _NO_ROWS):
+        files = self._files(rows)
+        body, is_last = await self._threads.cpu(next, files)
+        while not is_last:
             if not part and await self._store.head(f"{name}.parquet") is not None:
                 return
-            await self._put(f"{name}-{part:05d}-{secrets.token_hex(4)}.parquet", batches, rows)
-            batches, part = following, part + 1
-        try:
-            body = await self._threads.cpu(self._encoded, batches or [_none(rows)], rows.mirror_id)
+            await self._store.put(f"{name}-{part:05d}-{secrets.token_hex(4)}.parquet", [body])
+            part += 1
+            body, is_last = await self._threads.cpu(next, files)
+        with suppress(ObjectExistsError):  # another process has taken the same step
             await self._store.put_if_absent(f"{name}.parquet", [body])
-        except ObjectExistsError:
-            pass  # another process has taken the same step
 
-    async def _put(self, name: str, batches: Sequence[RecordBatch], rows: MirrorRows) -> None:
-        await self._store.put(name, [await self._threads.cpu(self._encoded, batches, rows.mirror_id)])
+    def _files(self, rows: MirrorRows) -> Iterator[tuple[bytes, bool]]:
+        """One file after the other, and whether it is the last."""
+        held: list[RecordBatch] = []
+        count = 0
+        for batch in rows.batches():
+            if held and count + batch.num_rows > FILE_ROWS_MAX:
+                yield self._encoded(held, rows.mirror_id), False
+                held, count = [], 0
+            held.append(batch)
+            count += batch.num_rows
+        yield self._encoded(held or [pa.RecordBatch.from_pylist([], schema=rows.schema)], rows.mirror_id), True
 
     def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> bytes:
         schema = batches[0].schema.with_metadata({MIRROR_KEY: mirror_id.encode()})
         file = io.BytesIO()
-        with _parquet().ParquetWriter(file, schema, compression=self._compression, use_dictionary=_ALIKE) as writer:
+        leaves = list(_leaves("", pa.StructArray.from_arrays(batches[0].columns, schema.names)[:SAMPLED]))
+        options = {
+            "compression": self._compression,
+            "use_dictionary": [*_ALIKE, *(name for name, sample in leaves if len(sample.unique()) <= len(sample) // 2)],
+            "write_statistics": [OP, *(name for name, sample in leaves if not _is_text(sample))],
+            "write_batch_size": ENCODED_AT_ONCE,
+        }
+        with _parquet().ParquetWriter(file, schema, **options) as writer:
             writer.write_table(pa.Table.from_batches(list(batches)).cast(schema))
         return file.getvalue()
 
@@ -132,17 +148,18 @@ class ParquetTarget(MirrorTarget):
         return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
 
 
-def _files(batches: Iterator[RecordBatch]) -> Iterator[list[RecordBatch]]:
-    """The rows of one file after the other."""
-    held: list[RecordBatch] = []
-    count = 0
-    for batch in batches:
-        if held and count + batch.num_rows > FILE_ROWS_MAX:
-            yield held
-            held, count = [], 0
-        held.append(batch)
-        count += batch.num_rows
-    yield held
+def _leaves(name: str, rows: Array) -> Iterator[tuple[str, Array]]:
+    """The columns within, of records too but not of lists and maps, by their paths in Parquet."""
+    if pa.types.is_struct(rows.type):
+        for field, values in zip(rows.type, rows.flatten(), strict=True):
+            yield from _leaves(f"{name}.{field.name}".removeprefix("."), values)
+    elif not pa.types.is_nested(rows.type):
+        yield name, rows
+
+
+def _is_text(values: Array) -> bool:
+    """True for what takes long to compare, and no reader skips rows by: keys lie by their hash."""
+    return not (pa.types.is_primitive(values.type) or pa.types.is_decimal(values.type))
 
 
 def _rows_of(body: bytes, generation: int) -> list[RecordBatch]:
@@ -150,10 +167,6 @@ def _rows_of(body: bytes, generation: int) -> list[RecordBatch]:
     table = _parquet().read_table(pa.BufferReader(body))
     found: list[RecordBatch] = table.filter(pc.equal(table.column(GENERATION), generation)).to_batches()
     return found
-
-
-def _none(rows: MirrorRows) -> RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
 def _told_by(body: bytes) -> tuple[str | None, Sequence[str]]:
