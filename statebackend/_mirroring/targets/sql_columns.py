@@ -104,12 +104,12 @@ _TYPES: Final[Sequence[tuple[Callable[[DataType], bool], str]]] = (
 
 
 def csv_of(batches: Iterator[RecordBatch], columns: Sequence[SqlColumn]) -> Iterator[tuple[bytes, bool]]:
-    """The rows as `COPY ... (FORMAT csv)` takes them: only what is not null is in quotes; and if some keys are gone.
+    """The rows as `COPY ... (FORMAT csv)` takes them: all text is in quotes, so no null is; and if some keys are gone.
 
     Raises `KeyTypeError` and `InputError` for text that Postgres has no place for.
     """
     csv = importlib.import_module("pyarrow.csv")  # takes long to import
-    options = csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    options = csv.WriteOptions(include_header=False, quoting_style="needed")
     for batch in batches:
         arrays = [_text(_values(batch, column), column) for column in columns]
         text = io.BytesIO()
@@ -137,6 +137,8 @@ def _text(array: Array, column: SqlColumn) -> Array:
     if types.is_duration(type_):
         counts = array.cast(pa.int64()).to_pylist()
         return pa.array([None if each is None else f"{each} microseconds" for each in counts], pa.string())
+    if types.is_timestamp(type_) and type_.tz is not None:  # Arrow is 20 times as long about a time with its zone
+        return array.cast(pa.timestamp(type_.unit))  # the session's zone is UTC
     return array.cast(pa.float32()) if types.is_float16(type_) else array
 
 
