@@ -66,7 +66,16 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
             [("recovery", {"keys": 100_000, "rows": 10_000, "seconds": 10, "pause_ms": 0, "rounds": 2})],
         ),
         Benchmark("across", 4, 15, [("across", {"keys": 20_000, "rounds": 3})]),
-        Benchmark("size", 25, 30, [("size", {"keys": 100_000, "batches": 5, "rounds": 1})], extras=True),
+        Benchmark(
+            "size",
+            10,
+            30,
+            [
+                ("size", {"keys": 100_000, "batches": 5, "rounds": 1}),
+                ("size.largest", {"keys": 200_000, "batches": 5, "rounds": 1}),
+            ],
+            extras=True,
+        ),
         Benchmark("processing", 1, 6, [("processing", {"batches": 5, "rounds": 3})]),
         Benchmark("calls", 1, 8, [("calls", {"keys": 1_000, "rows": 10_000, "rounds": 3})]),
         Benchmark("owners", 1, 12, [("owners", {"owners": 64, "checkpoints": 6, "rounds": 2})]),

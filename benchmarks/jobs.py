@@ -65,9 +65,9 @@ class Job:
 
 
 @contextmanager
-def open_job(folder: Path, kind: str, **changes: Any) -> Generator[Job]:
-    """Open the job in `folder`, by default settings but for `changes`."""
-    bases = Bases()
+def open_job(folder: Path, kind: str, bases: Bases | None = None, /, **changes: Any) -> Generator[Job]:
+    """Open the job in `folder`, by default settings but for `changes`. `bases`: an observer that knows more."""
+    bases = Bases() if bases is None else bases
     backend = sb.open_backend(settings_of(folder, kind, **changes), observer=bases)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(backend) as opened:
         yield Job(portal, opened, KINDS[kind].totals(opened), bases)

@@ -41,6 +41,10 @@ class Traffic:
         chance = np.random.default_rng((self.keys, number))
         return _table(chance.choice(self.keys, rows, replace=False), number, chance)
 
+    def of(self, numbers: Any, number: int) -> Any:
+        """A table of a row for each of these keys. `number`: which table it is; -1 is older than all others."""
+        return _table(numbers, number, np.random.default_rng((self.keys, number + 1, len(numbers))))
+
     def every_key(self) -> Any:
         """A table with each key once: older than all others."""
         return _table(np.arange(self.keys), -1, np.random.default_rng(self.keys))

@@ -24,6 +24,7 @@ BLOCKS: Final[Mapping[str, Callable[[Sequence[Result]], str]]] = {
     "kills": tables.kills,
     "checkpoint": tables.checkpoint,
     "recovery": tables.recovery,
+    "size": tables.size,
     "parallelism": tables.parallelism,
     "copies": tables.copies,
     "delay": tables.delay,

@@ -20,7 +20,7 @@ from benchmarks.performance.tables import find
 from benchmarks.results import MeasuredRecord, Result
 
 INK: Final = "#808080"
-OURS: Final = ("columns", "heap", "RocksDB", "statebackend", "value state")
+OURS: Final = ("columns", "heap", "in memory", "over runs", "RocksDB", "statebackend", "value state")
 """How our own contestants' names begin: their lines are solid, their bars are coloured."""
 COLOURS: Final = (
     "#0a84c1", "#d8761b", "#2a9d6f", "#c9528f", "#8a7a00", "#7b61d1", "#b0413e", "#5f7f8f", "#a06a3c", "#6f9e3f",
@@ -50,6 +50,8 @@ COURSES: Final[Sequence[tuple[str, str, str, str, Mapping[str, object]]]] = (
     ("python", "spark", "a batch on Spark, Python APIs", "milliseconds of a batch on Spark", {}),
     ("checkpoint", "checkpoint", "a checkpoint", "milliseconds of a checkpoint", {}),
     ("recovery", "recovery", "recovery after SIGKILL", "seconds to the first value", {}),
+    ("size-batches", "size", "a batch by size, uniform", "milliseconds of a batch", {}),
+    ("size-opening", "size", "first value after SIGKILL by size", "seconds to the first value", {}),
 )
 """The charts over the number of keys: file, benchmark, contest, the name of the other axis, and sizes."""
 BARS: Final = (

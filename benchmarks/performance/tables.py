@@ -69,6 +69,21 @@ def recovery(results: Sequence[Result]) -> str:
     return _by_size(results, "recovery", "recovery after SIGKILL", "s")
 
 
+def size(results: Sequence[Result]) -> str:
+    """Batches and openings of columns in memory and over runs, and their memory, at each number of keys."""
+    if not find(results, "size", "a batch by size, uniform"):
+        return _missing("size")
+    parts = (
+        ("size-batches", "a batch by size, uniform", "ms", "Milliseconds of a batch of 33,000 keys over"),
+        ("size-opening", "first value after SIGKILL by size", "s", "Seconds to the first value over"),
+    )
+    charts = (
+        f"![{title} the number of keys](performance/{name}.svg)\n\n{_by_size(results, 'size', what, unit)}"
+        for name, what, unit, title in parts
+    )
+    return "\n".join([*charts, _by_size(results, "size", "own memory by size", "MB")])
+
+
 def parallelism(results: Sequence[Result]) -> str:
     """Rows a second of each."""
     found = find(results, "spark", "rows a second")
