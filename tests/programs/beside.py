@@ -1,8 +1,10 @@
 """What happens beside the stream: edits by hand, savepoints, upkeep, and readers."""
 
 import datetime as dt
+import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import statebackend as sb
@@ -22,9 +24,18 @@ if TYPE_CHECKING:
     from tests.programs.running import Running
 
 
+@dataclass
+class Made:
+    """A commit by hand, which may have been made. `at_s`: when it was the newest, if its maker has heard of it."""
+
+    checkpoint_id: int
+    held: Dictionaries
+    at_s: float | None = None
+
+
 def edit(running: "Running", step: Edit) -> None:
     """Open the job by hand, change it, commit, without a word of it to the stream."""
-    made: list[tuple[int, Dictionaries]] = []
+    made: list[Made] = []
     if (work := edits(running, step, made.append)) is None:
         return
     running.sink.close()
@@ -34,14 +45,14 @@ def edit(running: "Running", step: Edit) -> None:
             await work(backend)
 
     attend(open_it())
-    for checkpoint_id, held in made:
-        running.committed(checkpoint_id, held, None)
+    for each in made:
+        running.committed(each.checkpoint_id, each.held, None, at_s=each.at_s)
 
 
 def edits(
     running: "Running",
     step: Edit | Heir,
-    tell: Callable[[tuple[int, Dictionaries]], None],
+    tell: Callable[[Made], None],
 ) -> Callable[[Any], Awaitable[None]] | None:
     """What a person does with a backend: changes and commits. `tell`: of each commit before it is made.
 
@@ -65,8 +76,9 @@ def edits(
                     held.act(states[do.state], key, do)
             held.commit(job.states)
             checkpoint_id = backend.next_checkpoint_id + step.skipped
-            tell((checkpoint_id, held.copy()))
+            tell(made := Made(checkpoint_id, held.copy()))
             await backend.checkpoint(checkpoint_id)
+            made.at_s = time.time()
 
     return work
 

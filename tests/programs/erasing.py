@@ -92,7 +92,7 @@ def _note(running: "Running", newest: int, states: list[Declared], keys: list[An
     for each in states:
         for key in keys:
             held.keyed[each.name].pop(key, None)
-    newest_batch = running.line[-1].newest_batch
+    before = running.line[-1]
     left = {each.name for each in attend(sb.savepoints(running.settings))}
     check("savepoints that have the keys", sorted(left & holders), [])
     running.savepoints = {name: each for name, each in running.savepoints.items() if name in left}
@@ -101,7 +101,7 @@ def _note(running: "Running", newest: int, states: list[Declared], keys: list[An
     running.committed(newest, held, None)
     texts = frozenset(text_of(key_read(key)) for key in keys)
     running.erased = Erased(newest, {each.name for each in states}, texts)
-    running.line = [running.line[0]._replace(newest_batch=newest_batch)]
+    running.line = [before._replace(checkpoint_id=newest, is_edit=True)]
 
 
 def _prove(running: "Running", keys: list[Any], names: Any, *, is_at_work: bool) -> None:

@@ -12,7 +12,7 @@ from statebackend._tables.key_groups import key_group
 from statebackend.errors import BackendClosedError, FencedError, InputError
 from statebackend.ids import KeyGroupRange
 from statebackend.objectstore import LocalStore
-from tests.programs.beside import edits, newest_id
+from tests.programs.beside import Made, edits, newest_id
 from tests.programs.dictionaries import Dictionaries
 from tests.programs.looking import check, refused
 from tests.programs.operations import declare
@@ -29,6 +29,10 @@ PATIENCE_S = 120.0
 """For a follower that is not there yet: the machine may be busy."""
 
 
+TROUBLES = 6
+"""So many requests of a follower fail before it clears up until the next look: after each it waits longer, really."""
+
+
 class Beside:
     """Follows the job of a program as the step says, opened when there is something to look at."""
 
@@ -38,12 +42,14 @@ class Beside:
         self._fleet: Any = None
         self._last: int | None = None  # of its key groups
         self._states: dict[Declared, Any] = {}
+        self._sky = Sky()
 
     def look(self) -> None:
         """Wait for the newest commit, and compare all keyed states. The answers must be of that commit."""
         running = self._running
         if self._fleet is None:
             self._fleet = self._open()
+        self._sky.left = TROUBLES
         newest = running.line[-1]
         position = self._fleet.wait_for(checkpoint_id=newest.checkpoint_id, timeout_s=PATIENCE_S)
         check("followed checkpoint", position.checkpoint_id, newest.checkpoint_id)
@@ -64,7 +70,7 @@ class Beside:
     def _open(self) -> Any:
         running, step = self._running, self._step
         root = running.home / "primary"
-        sky = Sky()
+        sky = self._sky = Sky()
         store = PrimaryInWeather(root, sky=sky) if step.weather else LocalStore(root)
         self._last = step.part % (running.held.groups - 1) if step.part else None
         groups = None if self._last is None else KeyGroupRange(0, self._last)
@@ -106,7 +112,7 @@ def follow(running: "Running", step: Follow) -> None:
 
 def heir(running: "Running", step: Heir) -> None:
     """Promote a follower, and commit by hand. In bad weather the commit may have been made, or not."""
-    made: list[tuple[int, Dictionaries]] = []
+    made: list[Made] = []
     if (work := edits(running, step, made.append)) is None:
         return
 
@@ -125,10 +131,10 @@ def heir(running: "Running", step: Heir) -> None:
 
     was_open, before = running.sink._job is not None, running.line[-1].checkpoint_id
     is_through = through_weather(running, step, lambda: attend(take_over()), again=False)
-    newest = newest_id(running.settings) if not is_through else made[-1][0]
-    for checkpoint_id, held in made:
-        if checkpoint_id <= newest:
-            running.committed(checkpoint_id, held, None)
+    newest = newest_id(running.settings) if not is_through else made[-1].checkpoint_id
+    for each in made:
+        if each.checkpoint_id <= newest:
+            running.committed(each.checkpoint_id, each.held, None, at_s=each.at_s)
     if is_through and was_open:
         with refused(FencedError):
             running.sink(running.frame(step.batch, running.batch_id), running.batch_id)

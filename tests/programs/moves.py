@@ -87,7 +87,7 @@ def rewrite(running: "Running", step: Rewrite) -> None:
     running.savepoints.clear()
     running.line, running.is_rewritten = [], True
     running.committed(rewritten, held, None)
-    running.line = [running.line[0]._replace(newest_batch=kept.newest_batch)]
+    running.line = [kept._replace(checkpoint_id=rewritten, is_edit=True)]
     running.batch_id = 0 if kept.newest_batch is None else kept.newest_batch + 1
     running.next_run()
 
@@ -169,7 +169,8 @@ def from_savepoint(running: "Running", step: FromSavepoint) -> None:
     running.line = [*running.line[: _index(running, kept.checkpoint_id)], kept]
     running.held = running.kept[kept.checkpoint_id].copy()
     running.held.declare(running.job)
-    running.next_run(savepoint=step.name)
+    is_of_other = kept.query_id not in (None, running.query_id)  # from before it was adopted
+    running.next_run(savepoint=step.name, **({"adopt": kept.query_id} if is_of_other else {}))
     running.batch(step.batch)
     if was > running.batch_id:
         running.next_run()

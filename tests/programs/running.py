@@ -88,11 +88,15 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
 
 
 class Committed(NamedTuple):
-    """A commit of the line that the job is on. `newest_batch`: the newest of the query that its state has."""
+    """A commit of the line that the job is on. `newest_batch`: the newest of the query that its state has.
+
+    `query_id`: of the query whose batch is the newest in its state, `None` if none is.
+    """
 
     checkpoint_id: int
     newest_batch: int | None
     is_edit: bool
+    query_id: str | None
 
 
 class Running:
@@ -325,13 +329,18 @@ class Running:
         self.committed(self.newest_id(batch_id), held, batch_id)
         self.check_output(batch_id, expected)
 
-    def committed(self, checkpoint_id: int, held: Dictionaries, batch_id: int | None) -> None:
-        """The job has a new commit; `batch_id`: `None` for one by hand."""
+    def committed(
+        self, checkpoint_id: int, held: Dictionaries, batch_id: int | None, *, at_s: float | None = None
+    ) -> None:
+        """The job has a new commit; `batch_id`: `None` for one by hand. `at_s`: a time at which it was the newest."""
         self.held = held
         self.kept[checkpoint_id] = held.copy()
-        self.moments[checkpoint_id] = time.time()
-        before = self.line[-1].newest_batch if self.line else None
-        self.line.append(Committed(checkpoint_id, before if batch_id is None else batch_id, is_edit=batch_id is None))
+        self.moments[checkpoint_id] = time.time() if at_s is None else at_s
+        if batch_id is not None:
+            self.line.append(Committed(checkpoint_id, batch_id, is_edit=False, query_id=self.query_id))
+            return
+        before = self.line[-1] if self.line else Committed(0, None, is_edit=True, query_id=None)
+        self.line.append(before._replace(checkpoint_id=checkpoint_id, is_edit=True))
 
     def newest_id(self, batch_id: int) -> int:
         """The checkpoint that the batch made. Raises `WrongError` if it made none, or several."""

@@ -51,7 +51,7 @@ _RANDOM_NAME = re.compile(r"[0-9a-f]{8,}")
 class Sky:
     """What requests meet now. `die` is called at the write of number `last`; from then on the store is gone.
 
-    `ends_before`: that write has no effect.
+    `ends_before`: that write has no effect. `left`: so many more requests meet the weather; `None`: all of them.
     """
 
     weather: Weather | None = None
@@ -64,6 +64,7 @@ class Sky:
     """Held while `die` is under way: other requests find out before it has ended."""
     counts: dict[str, int] = field(default_factory=dict)
     writes: int = 0
+    left: int | None = None
 
     async def request(self, operation: str, key: str, effect: Callable[[], Awaitable[T]]) -> T:
         """Carry it out, or not."""
@@ -95,12 +96,15 @@ class Sky:
         raise CrashedError("this process has crashed")
 
     def _trouble(self, operation: str, key: str) -> str | None:
-        if self.weather is None:
+        if self.weather is None or self.left == 0:
             return None
         what = f"{operation} {_RANDOM_NAME.sub('#', key)}"
         self.counts[what] = self.counts.get(what, 0) + 1
         chance = Random(f"{self.seed} {what} {self.counts[what]}")  # to be replayed
-        return self.weather.trouble(operation, chance.random())
+        trouble = self.weather.trouble(operation, chance.random())
+        if trouble is not None and self.left is not None:
+            self.left -= 1
+        return trouble
 
 
 SKY = Sky()
