@@ -61,13 +61,14 @@ def seed(running: "Running", step: Seed) -> None:
 def seed_anew(running: "Running", step: SeedAnew) -> None:
     """Make another job of what this one holds, as it is read; compare; and go on as that one, as another query."""
     source, job, readers = running.settings, running.job, running.readers()
-    states = readers.known(running.held, readers.keyed)
+    known = {each.name: each for each in readers.known(running.held, readers.keyed)}
+    states = [each for each in readers.keyed if each.name in known]
     held = _seeded(running.held, job.states)
     sources: dict[str, Callable[[], Any]] = {}
     for each in states:
         if (pairs := _pairs(running.held, each)) is None:  # no dict can hold it
             return
-        is_read = pairs and step.form != "pairs" and not _lacks_fields(running.held, each)
+        is_read = pairs and step.form != "pairs" and each == known[each.name] and not _lacks_fields(running.held, each)
         sources[each.name] = partial(_read, running, readers, each, step.form) if is_read else partial(dict, pairs)
     if not sources:
         return
