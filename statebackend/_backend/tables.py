@@ -77,16 +77,8 @@ async def open_tables(
     into memory. Raises `SettingsError` where rocksdict is missing.
     """
     if settings.table != "rocksdb":
-        if over_runs and settings.table == "runs":
-            keys = OwnedKeys(key_groups, settings.max_parallelism)
-            over = partial(_over_runs, settings.table_memory_bytes, keys)
-            yield Tables(
-                over,
-                are_over_runs=True,
-                apart=apart,
-                incoming=IncomingRuns(),
-                parents=parents or table_parents(settings),
-            )
+        if over_runs:
+            yield tables_in_memory(settings, key_groups, parents, apart=apart)
         else:
             yield Tables(heap_table, parents=parents)
         return
@@ -114,6 +106,23 @@ async def open_tables(
                 await _close(opened, threads)
     finally:
         await _close(opened, threads)
+
+
+def tables_in_memory(
+    settings: Settings, key_groups: KeyGroupRange, parents: Sequence[Path], *, apart: ReadsApart | None = None
+) -> Tables:
+    """Tables that have no files of their own, also those over runs. `parents`, `apart`: as for `open_tables`."""
+    if settings.table != "runs":
+        return Tables(heap_table, parents=parents)
+    keys = OwnedKeys(key_groups, settings.max_parallelism)
+    over = partial(_over_runs, settings.table_memory_bytes, keys)
+    return Tables(
+        over,
+        are_over_runs=True,
+        apart=apart,
+        incoming=IncomingRuns(),
+        parents=parents or table_parents(settings),
+    )
 
 
 def _over_runs(memory_bytes: int, keys: OwnedKeys, heap: Callable[[], Table], _state_id: int) -> Table:

@@ -18,10 +18,11 @@ from typing import Final
 
 import msgspec
 
+from statebackend._checkpoint.materialization.layers import begin_of
 from statebackend._checkpoint.materialization.tiers import ChangeSetId, last_id
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
-from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RocksDBBase
+from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState, RocksDBBase
 
 DIGEST_BYTES: Final = 16
 
@@ -66,6 +67,12 @@ def missing(cached: Lineage, commit: Commit | None, key_groups: KeyGroupRange) -
 def bases_id(bases: Sequence[Base], rocksdb: Sequence[RocksDBBase]) -> bytes:
     """A digest that no other bases have."""
     return blake2b(msgspec.msgpack.encode((bases, rocksdb)), digest_size=DIGEST_BYTES).digest()
+
+
+def runs_id(state: RangeState) -> bytes:
+    """A digest that no other bases have, nor other layers over them: of all files that tables may look up in."""
+    over = state.changelog[: begin_of(state.changelog, -1)]
+    return blake2b(msgspec.msgpack.encode((state.bases, over)), digest_size=DIGEST_BYTES).digest()
 
 
 def _digest(before: bytes, text: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from statebackend._checkpoint.materialization.layers import begin_of
 from statebackend._codec.commit import Commit
 from statebackend.ids import Base, ChangeSetHandle, KeyGroupRange, RangeState, RocksDBBase, StateSize
 
@@ -21,22 +22,26 @@ AnyBase = TypeVar("AnyBase", Base, RocksDBBase)
 def range_of(commit: Commit | None, key_groups: KeyGroupRange) -> RangeState:
     """The state of `key_groups` in the commit, in the order of applying it; empty without a commit.
 
+    Layers of all parts come before what lies over those of any: so all are looked up, and none has to be applied.
     It has a history if the commit has one of exactly these key groups. Its next timer may be one of another part.
     """
-    changelog: list[ChangeSetHandle] = []
+    in_layers: list[ChangeSetHandle] = []
+    over: list[ChangeSetHandle] = []
     bases: list[Base] = []
     rocksdb: list[RocksDBBase] = []
     parts = [] if commit is None else [part for part in commit.ranges if part.key_groups.intersection(key_groups)]
     for part in parts:
         owned = part.key_groups.intersection(key_groups)
-        changelog += _narrowed_handles(part, owned)
+        end = begin_of(part.changelog, -1)
+        in_layers += _narrowed(part.changelog[:end], owned)
+        over += _narrowed(part.changelog[end:], owned)
         bases += _narrowed_bases(part.bases, owned)
         rocksdb += _narrowed_bases(part.rocksdb, owned)
     own = [part for part in parts if part.key_groups == key_groups]
     history = own[0].history if own else UNSET
     return RangeState(
         key_groups,
-        tuple(changelog),
+        (*in_layers, *over),
         tuple(bases),
         history=history,
         rocksdb=_joined(rocksdb),
@@ -65,8 +70,8 @@ def _joined_sizes(parts: Sequence[RangeState], key_groups: KeyGroupRange) -> tup
     return tuple(found.values()) if parts else UNSET
 
 
-def _narrowed_handles(part: RangeState, owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:
-    for handle in part.changelog:
+def _narrowed(handles: Iterable[ChangeSetHandle], owned: KeyGroupRange) -> Iterator[ChangeSetHandle]:
+    for handle in handles:
         common = handle.key_groups.intersection(owned)
         if common:
             yield handle if common == handle.key_groups else msgspec.structs.replace(handle, key_groups=common)

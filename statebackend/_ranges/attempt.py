@@ -1,6 +1,6 @@
 """One attempt at a range of key groups: what it is told, what it begins with, what it contributes and leaves behind."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -9,14 +9,14 @@ import msgspec
 
 from statebackend._backend.assembly import Opened, Restored, empty_states, fill, inline_encoder, machinery_of
 from statebackend._checkpoint.backend import KeyedBackend, Machinery
-from statebackend._checkpoint.lineage import Lineage, bases_id, lineage_of
+from statebackend._checkpoint.lineage import Lineage, bases_id, lineage_of, runs_id
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.materialization.tiers import last_id
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.snapshots import InlineEncoder
 from statebackend._codec.commit import Commit
 from statebackend._log.names import entry_key
-from statebackend._ranges.cached_in_process import CachedRange, Start
+from statebackend._ranges.cached_in_process import CachedRange, RunsLeft, Start
 from statebackend._ranges.contribution import Contribution, Found, opened_with
 from statebackend._ranges.range_task import RangeTask, TaskBase
 from statebackend._ranges.shared_local_copies import copying_base
@@ -30,6 +30,9 @@ INLINE_BYTES_MIN: Final = 4 * KiB
 """The least share of a commit that a range may fill, however many share `inline_bytes_max`: a PUT costs more."""
 
 
+ScheduleIfDue = Callable[[KeyedStates], BaseSchedule | None]
+
+
 class RangeBackend(KeyedBackend):
     """The state of one range for one attempt. Bases are written only if the attempt is told to: `begin_bases`."""
 
@@ -41,6 +44,11 @@ class RangeBackend(KeyedBackend):
     def changed(self) -> frozenset[int]:
         """The key groups that have changed since their last base."""
         return self._base_writer.changed
+
+    @property
+    def to_take_over(self) -> Callable[[], None] | None:
+        """As `BaseWriter.to_take_over`."""
+        return self._base_writer.to_take_over
 
     @property
     def base_failures(self) -> int:
@@ -110,6 +118,7 @@ class Attempt:
         base = self._opened.position.base
         before = range_of(base, self.task.key_groups)
         last = last_id(state.changelog[-1]) if state.changelog else lineage_of(base, self.task.key_groups).last
+        runs = RunsLeft(runs_id(before), runs_id(state), self.backend.to_take_over)
         return CachedRange(
             lineage=Lineage(state.history or b"", last),
             tables=self._start.tables,
@@ -118,6 +127,7 @@ class Attempt:
             bases=bases_id(state.bases, state.rocksdb),
             changed=self.backend.changed,
             rocksdb=next((rocksdb for rocksdb in state.rocksdb if rocksdb not in before.rocksdb), self._adopted),
+            runs=runs if self._opened.tables.are_over_runs else None,
         )
 
 
@@ -135,11 +145,15 @@ def settings_of(task: RangeTask) -> Settings:
 
 @asynccontextmanager
 async def begun(
-    task: RangeTask, opened: Opened, base: TaskBase, *, start: Start, schedule: BaseSchedule | None
+    task: RangeTask, opened: Opened, base: TaskBase, *, start: Start, schedule_if_due: ScheduleIfDue
 ) -> AsyncGenerator[Attempt]:
-    """The attempt, with its states at the base. `schedule`: bases are due by it. Nothing runs on after the context."""
+    """The attempt, with its states at the base. Nothing runs on after the context.
+
+    `schedule_if_due`: called with the states, for the schedule that bases are due by.
+    """
     at_hand = {entry_key(base.commit.sequence): base.body} if base.commit is not None and base.body else {}
     restored = await _caught_up(opened, start, at_hand)
+    schedule = schedule_if_due(opened.states)
     found = start.found or _found_in(restored.report)
     opened.observer.range_opened(found)
     history = lineage_of(base.commit, task.key_groups).history

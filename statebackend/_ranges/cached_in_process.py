@@ -6,13 +6,13 @@ a state has one user at a time, and an attempt that fails leaves nothing.
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from statebackend._backend.tables import HEAP, Tables
-from statebackend._checkpoint.lineage import Lineage, bases_id, missing
+from statebackend._backend.tables import Tables
+from statebackend._checkpoint.lineage import Lineage, bases_id, missing, runs_id
+from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
 from statebackend._ranges.contribution import Found
 from statebackend._state.declared import KeyedStates
@@ -47,13 +47,24 @@ class CachedTables:
         return self.tables[state_id]
 
 
+class RunsLeft(msgspec.Struct, frozen=True):
+    """The files that an attempt's tables look up in, `found`, and those that it has `made`, each by their `runs_id`.
+
+    `take_over` has the tables look up in those that were made, which nobody may do before a commit lists them.
+    """
+
+    found: bytes
+    made: bytes
+    take_over: Callable[[], None] | None
+
+
 class CachedRange(msgspec.Struct, frozen=True):
     """The state of a range as an attempt left it, whether that attempt won or not.
 
     `states` are the attempt's views on `tables`, `None` if another process cached them. They can be used again only by
     an attempt that continues from exactly the commit that this one made, in the same epoch: `epoch`. `changed`: the key
     groups changed since the bases whose `bases_id` is `bases`. `rocksdb`: the base that the tables' own files were last
-    written as, or taken from.
+    written as, or taken from. `runs`: of tables over runs.
     """
 
     lineage: Lineage
@@ -63,6 +74,21 @@ class CachedRange(msgspec.Struct, frozen=True):
     bases: bytes
     changed: frozenset[int]
     rocksdb: RocksDBBase | None = None
+    runs: RunsLeft | None = None
+
+    def looks_up_in(self, state: RangeState, *, over_runs: bool) -> bool:
+        """True if the tables are `over_runs`, and look up in the files that `state` lists; or neither.
+
+        They are told if these are the ones that the attempt has made. If another one has made them, opening those is
+        quick, and the old ones are no longer kept.
+        """
+        if self.runs is None or not over_runs:
+            return (self.runs is not None) is over_runs
+        listed = runs_id(state)
+        if listed == self.runs.made and self.runs.take_over is not None:
+            self.runs.take_over()
+            return True
+        return listed == self.runs.found
 
     def changed_since(self, state: RangeState, tail: Iterable[int]) -> frozenset[int]:
         """The key groups changed since the bases of `state`; `tail`: those that were changed after this was cached.
@@ -132,11 +158,9 @@ async def start_from_process(
     owners: Collection[KeyGroupRange],
     base: Commit | None,
     *,
-    parents: Sequence[Path],
+    tables: Tables,
 ) -> AsyncGenerator[Start]:
-    """The state that this process has cached, if it leads to `base`; otherwise an empty heap.
-
-    `parents`: where a restore may make a scratch directory, as for `Tables`.
+    """The state that this process has cached, if it leads to `base`; otherwise empty `tables`, in memory or over runs.
 
     A cached state that does not fit is dropped: it was taken out above, and only a later attempt puts one back.
     """
@@ -144,8 +168,10 @@ async def start_from_process(
     ranges.drop_others(settings, owners)
     cached = ranges.take(name)
     lacks = None if cached is None else missing(cached.lineage, base, key_groups)
-    heap = msgspec.structs.replace(HEAP, parents=parents)
-    start = Start(heap) if lacks is None else Start(heap, cached, lacks, "process")
+    if cached is not None and lacks is not None:
+        is_fit = cached.looks_up_in(range_of(base, key_groups), over_runs=tables.are_over_runs)
+        lacks = lacks if is_fit else None
+    start = Start(tables) if lacks is None else Start(tables, cached, lacks, "process")
     yield start
     if start.left is not None:
         ranges.put(name, start.left, ranges_max=settings.ranges_cached_max)

@@ -16,6 +16,7 @@ it only if its lineage proves that it leads to the base of that attempt.
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from statebackend._backend.assembly import Opened, base_schedule
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
 from statebackend._backend.job import Job
 from statebackend._backend.stores import Primary, open_primary, open_store, telling_requests
-from statebackend._backend.tables import parents_left, table_parents
+from statebackend._backend.tables import parents_left, table_parents, tables_in_memory
 from statebackend._checkpoint.materialization.base_schedule import BaseSchedule
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import LocalCopies
@@ -40,13 +41,13 @@ from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.range_task import RangeTask, TaskBase, open_base
 from statebackend._ranges.shared_local_copies import HostCopies
-from statebackend._state.declared import COLUMNAR
+from statebackend._state.declared import COLUMNAR, KeyedStates
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._tasks import foreign, open_tasks
 from statebackend._threads import WorkerThreads
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader
 from statebackend.abc.clock import SystemClock
-from statebackend.errors import BackendClosedError, SettingsError, TableDiskError
+from statebackend.errors import BackendClosedError, TableDiskError
 from statebackend.ids import Epoch, KeyGroupRange
 from statebackend.settings import Settings
 
@@ -135,8 +136,8 @@ class RangeOwners:
             opened = self._opened(
                 task, base, settings, primary=primary, local=local, start=start, threads=host.threads, tasks=tasks
             )
-            schedule = self._schedule_if_due(task, base.commit)
-            async with begun(task, opened, base, start=start, schedule=schedule) as attempt:
+            schedule_if_due = partial(self._schedule_if_due, task, base.commit)
+            async with begun(task, opened, base, start=start, schedule_if_due=schedule_if_due) as attempt:
                 yield attempt
             if local is not None and base.body:
                 await host.tidy(local, base.commit, task.epoch)
@@ -183,17 +184,16 @@ class RangeOwners:
         self, task: RangeTask, base: Commit | None, parents: Sequence[Path], threads: WorkerThreads
     ) -> AbstractAsyncContextManager[Start]:
         settings, key_groups, owners = task.settings, task.key_groups, task.owners
-        if settings.table == "runs":
-            raise SettingsError(
-                "state over runs stays with one process: use execution='driver', or table='heap' here",
-                table=settings.table,
-            )
-        if settings.table == "heap":
-            return start_from_process(self._cached, settings, key_groups, owners, base, parents=parents)
-        return start_from_host(settings, key_groups, owners, task.epoch, base, parents=parents, threads=threads)
+        if settings.table == "rocksdb":
+            return start_from_host(settings, key_groups, owners, task.epoch, base, parents=parents, threads=threads)
+        tables = tables_in_memory(settings, key_groups, parents)
+        return start_from_process(self._cached, settings, key_groups, owners, base, tables=tables)
 
-    def _schedule_if_due(self, task: RangeTask, base: Commit | None) -> BaseSchedule | None:
-        """The schedule of the range, if its bases are due. Raises `MaterializationError`. It begins with the epoch."""
+    def _schedule_if_due(self, task: RangeTask, base: Commit | None, states: KeyedStates) -> BaseSchedule | None:
+        """The schedule of the range, if bases of its `states` are due. Raises `MaterializationError`.
+
+        It begins with the epoch.
+        """
         job, now_s = (task.settings.primary, task.settings.job), self._clock.monotonic()
         found = self._schedules.get(job)
         if found is None or found[0] != task.epoch:
@@ -206,7 +206,15 @@ class RangeOwners:
         schedule.check()
         schedule.note_bases(committed, now_s)
         in_files = task.settings.table == "rocksdb" and task.settings.rocksdb_bases and not _is_columns(base)
-        return schedule if schedule.is_due(committed, now_s, in_files=in_files, opening=opening) else None
+        is_due = schedule.is_due(
+            committed,
+            now_s,
+            in_files=in_files,
+            in_layers=task.settings.table == "runs",
+            due=states.runs.want_base,
+            opening=opening,
+        )
+        return schedule if is_due else None
 
 
 def _is_columns(base: Commit | None) -> bool:

@@ -106,6 +106,9 @@ class TakesRuns(ABC):
     def groups_in_no_run(self) -> frozenset[int]:
         """The key groups of rows that no run has."""
 
+    has_strays = False
+    """True if rows that were restored are in no run, though a base may have them: only a new base mends that."""
+
     @property
     @abstractmethod
     def has_too_many_drops(self) -> bool:

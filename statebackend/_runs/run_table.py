@@ -106,9 +106,7 @@ class RunTable(ColumnTable, TakesRuns):
 
     def find_one(self, key: object) -> int | None:
         row = super().find_one(key)
-        if row is None or row >= 0 or not self._runs:
-            return row
-        return None  # `find` reads it from the runs
+        return row if row is None or row >= 0 or not self._runs else None  # `find` reads it from the runs
 
     def drop(self, rows: Integers) -> None:
         rows = np.unique(rows)
@@ -124,8 +122,7 @@ class RunTable(ColumnTable, TakesRuns):
         if not self._runs:
             return super().num_rows
         self._settle_origins()
-        over = self._count_of(IN_RUNS)
-        return len(self._rows) + len(self._runs) - over
+        return len(self._rows) + len(self._runs) - self._count_of(IN_RUNS)
 
     def pieces(self) -> Iterator[Integers]:
         """The rows of the overlay, then those of the runs: each piece leaves it again when the next one is asked for.
@@ -212,6 +209,7 @@ class RunTable(ColumnTable, TakesRuns):
         if len(self._gone):
             self._gone.are_dropped_below(layer.which(self._gone.keys()))
         self._runs = Layers([*self._runs.maps, layer])
+        self.has_strays = bool(self.groups_in_no_run)
 
     def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: TakesRuns) -> None:
         # Everything that had changed by then is in the base now, and what the layers had, too.
@@ -219,6 +217,7 @@ class RunTable(ColumnTable, TakesRuns):
         self._look_up_in([self._map([*kept, *parts])], copied.epoch)
         self._gone.forget_until(self._runs_epoch)
         self._gone.forget_origins(since=self._runs_epoch)
+        self.has_strays = False
 
     def put_layer(self, parts: Sequence[PlacedPart], layer: int, copied: TakesRuns) -> None:
         below = self._runs.maps[:layer]
@@ -226,8 +225,7 @@ class RunTable(ColumnTable, TakesRuns):
         takes_in_none = layer >= len(self._runs.maps)
         found.num_new = copied.num_new if takes_in_none else None
         self._gone.forget_origins(since=copied.epoch if takes_in_none else AS_IN_RUNS - 1)
-        missing = [self._map()] * (layer - len(below))
-        self._look_up_in([*below, *missing, found], copied.epoch)
+        self._look_up_in([*below, *[self._map()] * (layer - len(below)), found], copied.epoch)
 
     def _look_up_in(self, maps: Sequence[PageMap], epoch: int) -> None:
         self._runs = Layers(maps)

@@ -17,7 +17,6 @@ class StatesInRuns:
 
     def __init__(self, tables: Mapping[int, Table]) -> None:
         self._tables = tables
-        self._has_strays = False
 
     def attach(self, files: Sequence[OpenBase], *, is_base: bool) -> int:
         """Have the tables look up in the pages of the bases, or of the next layer over them. Blocks on the disk.
@@ -46,14 +45,12 @@ class StatesInRuns:
                         applied += rows.records
             if state_id in runs:
                 runs[state_id].attach(placed)
-        self._has_strays = bool(self.groups_in_no_run())
         return applied
 
     def replace(self, bases: Sequence[OpenBase], key_groups: frozenset[int], snapshot: StatesSnapshot) -> None:
         """Have the tables look up in these bases, which were made of `key_groups` of the snapshot."""
         for table, parts, copied in self._made_of(snapshot, bases):
             table.replace(parts, key_groups, copied)
-        self._has_strays = False
 
     def check_taken_in(self, key_groups: frozenset[int], snapshot: StatesSnapshot) -> None:
         """Assert that bases of `key_groups` of the snapshot take in all layers, which go then. Blocks on the disk.
@@ -89,7 +86,7 @@ class StatesInRuns:
         Otherwise a row in memory may be in a base and in no run, and nobody would remember that it was dropped.
         """
         runs = self._runs().values()
-        return bool(runs) and not self._has_strays and not any(each.has_too_many_drops for each in runs)
+        return bool(runs) and not any(each.has_strays or each.has_too_many_drops for each in runs)
 
     def groups_in_no_run(self) -> frozenset[int]:
         """The key groups of rows that should be in runs, and are in none."""

@@ -71,7 +71,7 @@ class Execution(Protocol):
         ...
 
 
-def check_place(work: object, execution: str, parallelism: int | None, *, standby: bool, table: str) -> None:
+def check_place(work: object, execution: str, parallelism: int | None, *, standby: bool) -> None:
     """Raise `SettingsError` for an execution that there is not, or that does not go with the other arguments."""
     if execution not in get_args(ExecutionMode) or (execution == "executors") != (parallelism is not None):
         raise SettingsError(
@@ -82,10 +82,6 @@ def check_place(work: object, execution: str, parallelism: int | None, *, standb
     if parallelism is not None and not isinstance(work, ProcessorRunner):
         raise SettingsError(
             "executors run a KeyedProcessor, not a function: write one, or use execution='driver'", function=work
-        )
-    if parallelism is not None and table == "runs":
-        raise SettingsError(
-            "state over runs stays with one process: use execution='driver', or another table", table=table
         )
     if parallelism is not None and standby:
         raise SettingsError("a driver on standby holds the state itself: use execution='driver'", execution=execution)

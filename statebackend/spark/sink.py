@@ -167,7 +167,7 @@ class StatefulSink:
         if isinstance(work, ProcessorRunner):
             check_hooks(work.processor, event_time=times, late=late, clock=clock)
         check_policies(on_rewind, adopt, first_batch_id)
-        check_place(work, execution, parallelism, standby=standby, table=settings.table)
+        check_place(work, execution, parallelism, standby=standby)
         self.settings: Final = settings
         self._query_id = query_id
         self._on_rewind: OnRewind = on_rewind

@@ -178,8 +178,6 @@ class _Drawing:
             concurrency=chance.choice((None, 1, 3)) if work == "async process" else None,
             settings=self.settings(),
         )
-        if self.drawn.parallelism and self.drawn.settings.get("table") == "runs":  # refused when the sink is made
-            self.drawn.settings.pop("table")
         if "RocksDB in several owners" in self.held_back and self.drawn.parallelism:
             self.drawn.settings.pop("table", None)
         return self.drawn

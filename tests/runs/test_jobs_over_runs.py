@@ -358,6 +358,7 @@ async def test_changes_beside_pages_are_not_kept_in_memory(job: Job) -> None:
     """Neither of a base that was restored nor of one that was written: the states have them."""
     gc.collect()  # those of the tests before
     await job.with_a_base()
+    gc.collect()  # what other tests have left
     async with job.open() as backend:
         found = [each for each in gc.get_objects() if isinstance(each, OpenRun)]
         assert found == []

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 import statebackend as sb
+from statebackend._checkpoint.materialization.layers import layers
 from statebackend._processing.runner import ProcessorRunner
 from statebackend.spark.executors.pickling import pickled, unpickled
 from tests.spark.conftest import feed
@@ -59,6 +61,32 @@ def summed(df, batch_id, backend):
     sums.merge(df.toArrow(), on="key", how={"n": "count", "sum": ("sum", "number")})
 
 
+@pytest.fixture(params=["heap", "runs"])
+def tables(request, stream) -> str:
+    """Columns in memory; or over runs, with a layer or a base in each commit but the first."""
+    stream.settings = msgspec.structs.replace(
+        stream.settings,
+        local=(f"{stream.checkpoint}-copies",),
+        table=request.param,
+        table_dir=f"{stream.checkpoint}-tables",
+        materialize_handles_max=1,
+        materialize_changelog_ratio=1000.0,
+        inline_bytes_max=0,
+    )
+    return request.param
+
+
+def layers_of(settings: sb.Settings) -> list[int]:
+    """The number of layers in each range of the newest commit."""
+
+    async def read():
+        async with sb.owners.open_coordinator(settings) as coordinator:
+            return [len(layers(part.changelog)) for part in coordinator.base.ranges]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.usefixtures("tables")
 def test_one_state_wherever_the_work_is(stream, open_sink, on_executors) -> None:
     """By a function, by key, by table, and on any number of ranges: each start goes on from the one before."""
     expected, received = Expected(), Received()
@@ -76,6 +104,7 @@ def test_one_state_wherever_the_work_is(stream, open_sink, on_executors) -> None
         received.rows.clear()
 
 
+@pytest.mark.usefixtures("tables")
 def test_a_batch_that_comes_again_is_applied_once(stream, on_executors) -> None:
     """One whose ranges had contributed when its output failed, and one that was committed and forgotten by Spark."""
     expected, received = Expected(), Received(fails_in=1)
@@ -88,6 +117,16 @@ def test_a_batch_that_comes_again_is_applied_once(stream, on_executors) -> None:
     assert rows_of(stream.settings) == expected.rows
     assert [row["n"] for row in received.rows[1]] == [4, 4, 2, 2, 2]
     assert list(received.rows) == [0, 1, 2]
+
+
+def test_ranges_have_layers_of_their_own(stream, on_executors, tables) -> None:
+    """Of the batches of one query, whose workers go on, and of the next one, which cuts the ranges anew."""
+    expected = Expected()
+    for parallelism in (2, 3):
+        expected.feed(stream, *("abcdefghijklmnopqrstuvwxyz"[: 26 >> number] for number in range(4)))
+        stream.run(on_executors(Columns(), parallelism=parallelism, output=Received()), plan=split)
+        assert rows_of(stream.settings) == expected.rows
+        assert (max(layers_of(stream.settings)) > 0) == (tables == "runs")
 
 
 def test_a_processor_with_columns_is_sent_to_the_workers() -> None:

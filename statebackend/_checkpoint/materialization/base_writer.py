@@ -118,6 +118,11 @@ class BaseWriter:
         """Number of times in a row that bases could not be written."""
         return self._schedule.failures
 
+    @property
+    def to_take_over(self) -> Callable[[], None] | None:
+        """Has the tables look up in the bases that were offered: call it once a commit is known to hold them."""
+        return self._take_over if self._phase is _Phase.OFFERED else None
+
     def note(self, changes: Changes) -> None:
         """Record the key groups of changes that go into the changelog."""
         self._changed.update(changes.distinct_groups())
