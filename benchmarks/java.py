@@ -26,7 +26,7 @@ from typing import Final
 OLDEST_VERSION: Final = 17
 NO_JAVA_STATUS: Final = 3
 PROBE_TIMEOUT_S: Final = 60
-CHECK_TIMEOUT_S: Final = 180
+CHECK_TIMEOUT_S: Final = 900  # Spark took 200 s to start on two cores that a dozen programs shared
 
 _VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
 _SETTING = re.compile(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
