@@ -104,7 +104,14 @@ def _pressed(report: Report, folder: Path, keys: int, pressed_s: int) -> None:
             report.skip("a quarter of the state as memory: this process may not make a cgroup")
             return
         forget_files(folder)
-        found = figures_of("pressed", folder, "runs", keys, pressed_s, group=group)
+        try:
+            found = figures_of("pressed", folder, "runs", keys, pressed_s, group=group)
+        except MemoryError:
+            found = {}
+    killed = Sample([float(not found)])
+    _add(report, killed, f"killed in a cgroup of a quarter of the state, {pressed_s} s, {keys:,} keys", "times", 0)
+    if not found:
+        return
     for what, limit in (("uniform", 700), ("zipf", 200)):
         sample = Sample(found[what])
         report.keep(f"a batch in a quarter of the state, {what}", "ms", {RUNS: sample}, keys=keys)

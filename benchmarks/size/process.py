@@ -83,7 +83,8 @@ def figures_of(
     command += [] if group is None else [str(group)]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL, "the process failed before it could kill itself"
-    assert ended.stdout, "the system killed the process"
+    if not ended.stdout:
+        raise MemoryError("the system killed the process")
     figures: Figures = json.loads(ended.stdout)
     return figures
 
@@ -178,7 +179,7 @@ def pressed(folder: Path, table: str, keys: int, number: int) -> None:
             zipf.append(timed(job, by_zipf(keys, 11_000 + each)))
             if time.perf_counter() - begun > number:
                 break
-        _end({"uniform": uniform, "zipf": zipf})
+        _end({"uniform": uniform, "zipf": zipf, "MB": [anonymous_mb()]})
 
 
 def churn(folder: Path, table: str, keys: int, _number: int) -> None:

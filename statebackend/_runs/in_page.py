@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.change_sets.paged_changes import orders_of
-from statebackend._codec.columns import Integers
+from statebackend._codec.columns import Integers, Octets
 from statebackend._codec.pages import PageRows
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import Parts, same_parts, taken
@@ -19,6 +19,22 @@ Floats = npt.NDArray[np.float64]
 
 NEAR: Final = 32
 """Rows that are compared at once. Of a page of 4 KiB with 80, one in a thousand lies further off."""
+
+
+class Scratch:
+    """Memory for pages, kept from look-up to look-up: fresh memory costs as much as reading into it."""
+
+    def __init__(self) -> None:
+        self._free: Octets = np.empty(0, np.uint8)
+
+    def take(self, size_bytes: int) -> Octets:
+        """So many bytes, or more, which nobody else has."""
+        found, self._free = self._free, np.empty(0, np.uint8)
+        return found if len(found) >= size_bytes else np.empty(size_bytes, np.uint8)
+
+    def give(self, found: Octets) -> None:
+        """Take them back."""
+        self._free = found
 
 
 def matching(

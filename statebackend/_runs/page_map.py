@@ -23,7 +23,7 @@ from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.pages import PageLayout, PageRows
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import HashedKeys, taken
-from statebackend._runs.in_page import matching
+from statebackend._runs.in_page import Scratch, matching
 from statebackend._runs.mapped import copied
 from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
 from statebackend._tables.key_groups import groups_of_hashes
@@ -145,22 +145,6 @@ class TakesRuns(ABC):
         """The changes that drop what is gone from below a new `layer`. On a copy."""
 
 
-class Scratch:
-    """Memory for pages, kept from look-up to look-up: fresh memory costs as much as reading into it."""
-
-    def __init__(self) -> None:
-        self._free: Octets = np.empty(0, np.uint8)
-
-    def take(self, size_bytes: int) -> Octets:
-        """So many bytes, or more, which nobody else has."""
-        found, self._free = self._free, np.empty(0, np.uint8)
-        return found if len(found) >= size_bytes else np.empty(size_bytes, np.uint8)
-
-    def give(self, found: Octets) -> None:
-        """Take them back."""
-        self._free = found
-
-
 class _StreamedPages(NamedTuple):
     """Pages of a part that are streamed together. `order`: the least that a row of the groups can have in them."""
 
@@ -249,15 +233,31 @@ class PageMap:
 
     def _pieces(self, span: KeyGroupRange) -> Iterator["_StreamedPages"]:
         """The steps of a stream of these key groups, in order within each base."""
-        for part, key_groups, _ in self.parts:
-            for groups in filter(None, (each.intersection(span) for each in key_groups)):
-                low, high = groups.first << _BITS, (groups.last + 1) << _BITS
-                orders = part.tail.orders
-                begin = max(0, int(np.searchsorted(orders, low, side="left")) - 1)
-                end = int(np.searchsorted(orders, high, side="left"))
-                for at in range(begin, end, STREAMED_PAGES):
-                    pages = range(at, min(end, at + STREAMED_PAGES))
-                    yield _StreamedPages(part, groups, pages, max(low, int(orders[at])))
+        for key_groups, numbers in self._bases:
+            wanted = list(filter(None, (each.intersection(span) for each in key_groups)))
+            if not wanted:
+                continue
+            orders = self._orders_in(numbers)  # of all parts: a part ends where the next one begins
+            for groups in wanted:
+                begin, end = _places_of(groups, orders)
+                first = 0
+                for part in (self._parts[number] for number in numbers):
+                    beyond = first + part.head.pages
+                    for at in range(max(begin, first), min(end, beyond), STREAMED_PAGES):
+                        pages = range(at - first, min(end, beyond, at + STREAMED_PAGES) - first)
+                        yield _StreamedPages(part, groups, pages, max(groups.first << _BITS, int(orders[at])))
+                    first = beyond
+
+    @cached_property
+    def _bases(self) -> Sequence[tuple[tuple[KeyGroupRange, ...], Sequence[int]]]:
+        """The key groups of each base, and the numbers of its parts."""
+        found: dict[tuple[str, tuple[KeyGroupRange, ...]], list[int]] = {}
+        for number, placed in enumerate(self.parts):
+            found.setdefault((placed.part.key, placed.key_groups), []).append(number)
+        return [(key_groups, numbers) for (_, key_groups), numbers in found.items()]
+
+    def _orders_in(self, numbers: Sequence[int]) -> Integers:
+        return np.concatenate([self._parts[number].tail.orders for number in numbers])
 
     def _orders(self, hashes: Hashes) -> Integers:
         return orders_of(hashes, groups_of_hashes(hashes, self._max_parallelism))
@@ -275,20 +275,15 @@ class PageMap:
         fences: list[Integers] = [np.zeros(1, np.int64)]
         pages: list[Integers] = [np.full(1, NO_PAGE)]
         is_first: list[Flags] = [np.ones(1, np.bool_)]
-        by_base: dict[tuple[str, tuple[KeyGroupRange, ...]], list[int]] = {}
-        for number, placed in enumerate(self.parts):
-            by_base.setdefault((placed.part.key, placed.key_groups), []).append(number)
-        for (_, key_groups), numbers in by_base.items():
-            orders = np.concatenate([self._parts[number].tail.orders for number in numbers])
+        for key_groups, numbers in self._bases:
+            orders = self._orders_in(numbers)
             own: Integers = np.concatenate(
                 [np.arange(int(first[number]), int(first[number + 1])) for number in numbers]
             )
             for groups in key_groups:
-                low, high = groups.first << _BITS, (groups.last + 1) << _BITS
-                # The page that the first group begins in, then those that begin within the groups; then nothing.
-                begin = max(0, int(np.searchsorted(orders, low, side="left")) - 1)
-                end = int(np.searchsorted(orders, high, side="left"))
-                if begin < end:
+                begin, end = _places_of(groups, orders)
+                if begin < end:  # these pages, and then nothing
+                    low, high = groups.first << _BITS, (groups.last + 1) << _BITS
                     fences += [np.maximum(orders[begin:end], low), np.array([high])]
                     pages += [own[begin:end], np.full(1, NO_PAGE)]
                     flags = np.zeros(end - begin + 1, np.bool_)
@@ -380,6 +375,12 @@ class PageMap:
                 return False
         self._is_proved[pages] = True
         return True
+
+
+def _places_of(groups: KeyGroupRange, orders: Integers) -> tuple[int, int]:
+    """Of pages with these orders: the one that the groups begin in, and beyond those that begin within them."""
+    begin = max(0, int(np.searchsorted(orders, groups.first << _BITS, side="left")) - 1)
+    return begin, int(np.searchsorted(orders, (groups.last + 1) << _BITS, side="left"))
 
 
 def _all_rows(part: RunPart, pages: Octets) -> PageRows:

@@ -28,9 +28,10 @@ from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema, stored_columns
 from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys
+from statebackend._runs.in_page import Scratch
 from statebackend._runs.layers import Layers
 from statebackend._runs.merged_runs import MergedRuns
-from statebackend._runs.page_map import PageMap, PlacedPart, Scratch, TakesRuns
+from statebackend._runs.page_map import PageMap, PlacedPart, TakesRuns
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.table import TableSize

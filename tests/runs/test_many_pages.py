@@ -1,5 +1,6 @@
 """Bases of more pages than are streamed together: what is merged stays in order, and no row is lost between them."""
 
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +16,9 @@ from statebackend._runs.page_map import STREAMED_PAGES, in_order
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend._tables.placed import WantedEntries
-from statebackend.ids import all_key_groups
-from tests.runs.flushing import flush
+from statebackend.ids import KeyGroupRange, all_key_groups
+from statebackend.settings import MiB
+from tests.runs.flushing import bases_of, flush, parts_of, take_over
 
 OWNED = OwnedKeys(all_key_groups(4), 4)
 SCHEMA = table_schema(pa.schema({"text": pa.string()}), pa.string())
@@ -67,3 +69,51 @@ def test_bases_of_many_pages_are_merged_in_order(tmp_path: Path, groups_by_base:
         found = list(texts_in(table))
         assert len(found) == len(dict(found)) == table.num_rows == len(model)
         assert dict(found) == model
+
+
+def of_texts(directory: Path, length: int) -> RunTable:
+    """A table over a base and a layer of all keys, each with a text of that length, and one that changed since."""
+    table = RunTable(SCHEMA, OWNED, memory_bytes=1)
+    for layer in range(2):
+        rows, _ = table.find_or_add(pa.array(KEYS))
+        table.scatter(rows, pa.RecordBatch.from_pydict({"text": [f"{layer}" * length] * len(KEYS)}))
+        list(table.drain(0))
+        copy, groups = table.copy(), list(OWNED.key_groups)
+        files = bases_of(copy, OWNED, directory, groups, segment_bytes_max=1 << 30, layer=layer)
+        if layer:
+            table.put_layer(parts_of(files), layer, copy)
+        else:
+            take_over(table, copy, files, groups)
+        list(table.drain(0))
+    rows = table.find(pa.array(["key 7"]))
+    table.scatter(rows, pa.RecordBatch.from_pydict({"text": ["new"]}))
+    list(table.drain(0))
+    return table
+
+
+def test_a_stream_of_one_group_reads_the_pages_of_that_group(tmp_path: Path) -> None:
+    """Whatever parts of others lie in its file: at most one page more, which the group before may end in."""
+    (base, layer) = of_texts(tmp_path, 3000)._runs.maps
+    for each in (base, layer):
+        assert len({placed.part.key for placed in each.parts}) == 1
+        for group in OWNED.key_groups:
+            span = KeyGroupRange(group, group)
+            rows = sum(changes.records for changes, _ in each.stream(span))
+            pages = sum(len(piece.pages) for piece in each._pieces(span))
+            assert rows <= pages <= rows + 1, "a page has one row here"
+
+
+def test_merging_takes_memory_for_some_pages_alone(tmp_path: Path) -> None:
+    """Not for the rows of a base and a layer, which are three times as large."""
+    table = of_texts(tmp_path, 10_000)
+    merged = table.copy().placed(WantedEntries(0, OWNED, list(OWNED.key_groups)))
+    tracemalloc.start()
+    try:
+        rows = sum(changes.records for changes in merged.changes(OWNED.key_groups))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows == len(KEYS)
+    stored = sum(each.part.head.pages * each.part.head.page_bytes for each in table._runs.parts)
+    assert stored > 30 * MiB
+    assert most < 10 * MiB, "five times the 128 pages of 16 KiB that are streamed together"
