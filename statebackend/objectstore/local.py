@@ -15,8 +15,8 @@ makes a few new names with each checkpoint.
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -83,6 +83,11 @@ class LocalStore:
     @property
     def capabilities(self) -> frozenset[Capability]:
         return frozenset({Capability.LIST, Capability.PUT_IF_ABSENT, Capability.DURABLE})
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncGenerator["LocalStore"]:
+        """The same directory, for another loop, with threads of its own."""
+        yield LocalStore(self._root)
 
     async def put(self, key: str, body: Body) -> None:
         """Store `body` at `key`, durably. A cancelled call has stored all of it or nothing."""

@@ -4,6 +4,7 @@ Both copies lie on it: a primary that is a directory, and two local roots. A lif
 cut of it is judged by opening the job on what is left, and the next life begins on one of these.
 """
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from tests.faults.job import IMPATIENT, SIZE, Job, batch_of
 from tests.faults.scenarios import BASES
 from tests.knobs import replaced
 from tests.ranges.parts import open_run
+from tests.runs.ranges import always_by_ranges
 
 TABLES: Final = ("heap", "rocksdb", "runs")
 OLD_S: Final = 7200.0
@@ -201,6 +203,9 @@ class CutPower:
                     error.add_note(f"{each.said}; left: {sorted(each.left)}")
                     raise
             cut = self._chance.choice(cuts)
+            if self._table == "runs" and self._chance.random() < 0.5:  # the next life is on another host
+                left = {path: content for path, content in cut.left.items() if not path.startswith("local")}
+                cut = dataclasses.replace(cut, left=left)
         return self.count
 
     def _live(self, cut: Cut, forgets: Forgets) -> list[Cut]:
@@ -209,7 +214,7 @@ class CutPower:
             lay_down(cut.left, root, age_s=OLD_S)
             recorder = Recorder(root, forgets)
             recorder.mark(cut.said)
-            with watched(root, recorder):
+            with watched(root, recorder), always_by_ranges():
                 live(root, self._table, cut.said, recorder.mark, self._chance)
         return list(self._cuts(recorder))
 
@@ -231,4 +236,5 @@ class CutPower:
     def _judge(self, cut: Cut) -> None:
         with tempfile.TemporaryDirectory(prefix="cuts-") as place:
             lay_down(cut.left, Path(place), age_s=OLD_S)
-            judge(Path(place), self._table, cut.said)
+            with always_by_ranges():
+                judge(Path(place), self._table, cut.said)

@@ -7,7 +7,8 @@ once. Every batch follows from its number, so every process knows them all.
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.models.crew import MAX_PARALLELISM, Crew, Plan
 from tests.models.invariants import joined
 from tests.models.kinds import draw_operation
 from tests.models.places import OnDisk
+from tests.runs.ranges import always_by_ranges
 
 OPERATIONS_MAX = 30
 
@@ -50,6 +52,14 @@ class Suicide(Fault):
 
     async def strike(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Deadly(FaultyStore):
+    """A primary that may be the end of this process; look-ups do not count."""
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncGenerator[sb.ObjectStore]:
+        yield self._store
 
 
 def settings_in(directory: Path) -> sb.Settings:
@@ -87,7 +97,7 @@ def contents_after(batch: int) -> Contents:
 async def live(directory: Path, plan: Plan, death: Death, parent: Connection) -> None:
     places, now = OnDisk(root=directory), 0.0
     faults = [] if death.nth is None else [Suicide(nth=death.nth, operation=death.operation, moment=death.moment)]
-    crew = Crew(places, settings_in(directory), plan, FaultyStore(places.primary(), faults), lambda: now)
+    crew = Crew(places, settings_in(directory), plan, Deadly(places.primary(), faults), lambda: now)
     await crew.open()
     newest = crew.newest
     batch = -1 if newest is None or newest.source is None else newest.source.batch_id
@@ -111,4 +121,5 @@ async def live(directory: Path, plan: Plan, death: Death, parent: Connection) ->
 
 def main(directory: Path, plan: Plan, death: Death, parent: Connection) -> None:
     """What a process of its own does."""
-    asyncio.run(live(directory, plan, death, parent))
+    with always_by_ranges():  # where local copies are lost
+        asyncio.run(live(directory, plan, death, parent))

@@ -56,6 +56,7 @@ from tests.programs.readers import MoreReaders
 from tests.programs.surroundings import BatchTime, Told, attend, close_workers, copy_tree, zone_of
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
 from tests.programs.weather import SKY, under_the_sky
+from tests.runs.ranges import always_by_ranges
 
 QUIET: dict[str, Any] = {
     "persist_delay_s": 0.0,
@@ -139,7 +140,7 @@ class Running:
     def run(self) -> None:
         """All steps, each followed by a look. Raises `WrongError`, or what the library raises."""
         self.home.mkdir(parents=True)
-        with under_the_sky():
+        with under_the_sky(), always_by_ranges():
             self.run_steps()
 
     def run_steps(self) -> None:

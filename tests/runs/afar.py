@@ -1,17 +1,15 @@
 """A primary far away, whose requests are counted, and which may damage what it answers; jobs that find no copies."""
 
 import shutil
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import anyio
 import anyio.lowlevel
 
 import statebackend as sb
-from statebackend._checkpoint import far_runs
 from statebackend._codec.change_sets.paged_changes import is_paged
 from statebackend._codec.segment import decode_segment
 from statebackend._runs.far_pages import FarRange
@@ -21,13 +19,6 @@ from statebackend.testing.virtual_time import VirtualClock
 from tests.runs.test_jobs_over_runs import Job
 
 LATENCY_S = 0.03
-
-
-@contextmanager
-def always_by_ranges() -> Generator[None]:
-    """However small a segment is, and its parts: nothing is fetched whole because that were cheaper."""
-    with mock.patch.multiple(far_runs, REQUEST_BYTES=-(1 << 30), ROUND_BYTES=1, TAIL_BYTES=256):
-        yield
 
 
 class FarPrimary(MemoryStore):

@@ -17,7 +17,8 @@ from statebackend._runs.far_pages import RANGE_BYTES_MAX, FarFile, FarRange
 from statebackend.errors import CorruptSegmentError, MissingObjectError, StoreUnavailableError
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
-from tests.runs.afar import LATENCY_S, FarJob, FarPrimary, always_by_ranges
+from tests.runs.afar import LATENCY_S, FarJob, FarPrimary
+from tests.runs.ranges import always_by_ranges
 from tests.runs.test_jobs_over_runs import columns, table_of
 from tests.runs.test_no_room import fill
 

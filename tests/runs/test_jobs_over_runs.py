@@ -20,6 +20,7 @@ from statebackend._runs.run_file import OpenRun
 from statebackend._runs.run_table import RunTable
 from statebackend.errors import CorruptSegmentError
 from statebackend.objectstore import LocalStore
+from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock
 from tests.knobs import settings_with
@@ -251,7 +252,7 @@ async def test_a_damaged_page_is_refused_and_the_next_opening_heals_it(job: Job)
     data = bytearray(segment.read_bytes())
     data[3 * 4096] ^= 1
     segment.write_bytes(data)
-    given = LocalStore(job.directory / "primary")
+    given = ScopedStore(LocalStore(job.directory / "primary"), "")  # which cannot be opened apart
     async with sb.open_backend(job.settings, clock=VirtualClock(), store=given) as backend:
         with pytest.raises(CorruptSegmentError):
             columns(backend).to_arrow()
