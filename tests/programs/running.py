@@ -140,7 +140,8 @@ class Running:
     def run(self) -> None:
         """All steps, each followed by a look. Raises `WrongError`, or what the library raises."""
         self.home.mkdir(parents=True)
-        with under_the_sky(), always_by_ranges():
+        is_even = len(self.program.steps) % 2 == 0
+        with under_the_sky(), always_by_ranges(copies_come_in=is_even):
             self.run_steps()
 
     def run_steps(self) -> None:
