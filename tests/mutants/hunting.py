@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from random import Random
@@ -93,13 +94,15 @@ def _by_models(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
 
 
 def _by_runs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
-    """A file that is damaged somewhere, many times, and then a table."""
+    """A file that is damaged somewhere, many times, on a disk and far away; pages of one; and then a table."""
     refuse = importlib.import_module("tests.runs.test_damaged_runs").refuse_every_flipped_bit
-    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
-        try:
-            refuse(Path(directory), step=53)
-        except AssertionError as error:
-            yield 1, error
+    afar = importlib.import_module("tests.runs.test_damaged_ranges")
+    for each in (partial(refuse, step=53), partial(afar.refuse_every_flipped_bit, step=53), afar.compare_with_the_file):
+        with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+            try:
+                each(Path(directory))
+            except AssertionError as error:
+                yield 1, error
     yield from _by_machine(mutant, importlib.import_module("tests.runs.test_run_table_model").RunTableMachine)
 
 

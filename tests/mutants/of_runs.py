@@ -24,6 +24,34 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "        if False:",
         "assert_damage_is_refused",
     ),
+    _Over(
+        "a page from afar is believed unverified",
+        "statebackend._runs.far_pages",
+        "if len(page) < size or zlib.crc32(page.data) != wanted.checksums[number]:",
+        "if False:",
+        "assert_damage_is_refused",
+    ),
+    _Over(
+        "a page from afar that is damaged twice is believed",
+        "statebackend._runs.far_pages",
+        "if bad and (still := _read(bad)):",
+        "if bad and not (still := _read(bad)):",
+        "assert_damage_is_refused",
+    ),
+    _Over(
+        "pages from afar are put where others are wanted",
+        "statebackend._runs.far_pages",
+        "        for number, begin in zip(range(self.first, self.end), begins.tolist(), strict=True):",
+        "        for number, begin in zip(range(self.end - self.first), begins.tolist(), strict=True):",
+        "assert_ranges_are_the_file",
+    ),
+    _Over(
+        "the end of a request is cut off",
+        "statebackend._runs.far_pages",
+        "        end = int(self.wanted.offsets[self.end - 1]) + self.wanted.page_bytes\n",
+        "        end = int(self.wanted.offsets[self.end - 1])\n",
+        "assert_ranges_are_the_file",
+    ),
     # ------------------------------------------------------------------------------------ no key is lost between layers
     _Over(
         "of two layers only the newer rows are merged",

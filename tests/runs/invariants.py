@@ -32,6 +32,15 @@ def assert_the_newest_row_is_found(
         assert gathered.column(name).equals(array([value], type_))
 
 
+def assert_ranges_are_the_file(read: Callable[[], bytes], expected: bytes) -> None:
+    """Pages that are read by ranges are those of the file, whatever lies between them, and none is refused."""
+    try:
+        found = read()
+    except DataError as error:
+        raise AssertionError("what is right was refused") from error
+    assert found == expected
+
+
 def _assert_same(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:
     seen = set()
     for rows in found.pieces():

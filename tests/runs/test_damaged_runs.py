@@ -13,7 +13,7 @@ from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._columns.table_schema import table_schema
 from statebackend._runs.page_map import PlacedPart
-from statebackend._runs.run_file import open_run
+from statebackend._runs.run_file import OpenRun, open_run
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import WantedEntries
@@ -57,7 +57,11 @@ def segment_of(directory: Path, count: int, shift: int = 0) -> tuple[Path, Handl
 
 def read_all(path: Path, handle: Handle, count: int, shift: int = 0) -> None:
     """Open the file and look up every key. Raises what that raises; a wrong value fails the test."""
-    file = open_run(path, handle)
+    check_rows(open_run(path, handle), count, shift)
+
+
+def check_rows(file: OpenRun, count: int, shift: int = 0) -> None:
+    """Look up every key."""
     assert [change.data for changes in file.others() for change in changes.rows()] == [b"\x01"]  # type: ignore[attr-defined]
     table = RunTable(SCHEMA, OWNED)
     table.attach([PlacedPart(part, (GROUPS,), is_whole=True) for part in file.parts])
