@@ -76,7 +76,6 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
             ],
             extras=True,
         ),
-        Benchmark("size", 25, 30, [("size", {"keys": 100_000, "batches": 5, "rounds": 1})], extras=True),
         Benchmark("empty_host", 15, 30, [("empty_host", {"keys": 200_000, "rounds": 1})], extras=True),
         Benchmark("processing", 1, 6, [("processing", {"batches": 5, "rounds": 3})]),
         Benchmark("calls", 1, 8, [("calls", {"keys": 1_000, "rows": 10_000, "rounds": 3})]),
