@@ -7,6 +7,7 @@ nothing of the seed is visible, after it all of it is.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, get_args
 
 import msgspec
@@ -21,7 +22,6 @@ from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
 from statebackend._upkeep.seeding.sorted_runs import open_runs
 from statebackend._upkeep.seeding.sources import source_of
 from statebackend.abc import Clock, ObjectStore, StateChangeUploader
-from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError
 from statebackend.ids import CheckpointId, ClockKind, RangeState, SourceMark, all_key_groups
 from statebackend.settings import Settings
@@ -136,21 +136,14 @@ async def seed_from(
     tell: Tell = lambda _: None,
 ) -> SeedReport:
     """As `seed`, for a stream that goes on from `origin`."""
-    if not sources:
-        raise InputError("give the rows of at least one state; [] stands for none", sources=repr(sources))
     if duplicates not in CHOICES:
         raise InputError("choose what becomes of a key that comes twice", duplicates=duplicates, choices=CHOICES)
-    if clock_kind not in get_args(ClockKind):
-        raise InputError("a clock is of one of these kinds", clock_kind=clock_kind, choices=get_args(ClockKind))
-    clock = clock or SystemClock()
-    seeded = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
+    seeded = await declared_for(sources, states, settings, clock_s, clock_kind)
     encoders = {name: seeded.encoder(name) for name in sources}
     found = {name: source_of(given, key_of(key, name)) for name, given in sources.items()}
-    opening = open_offline(settings, commits=not dry_run, store=store, uploader=uploader, clock=clock)
-    async with opening as opened:
-        begun_s, requests = clock.monotonic(), opened.primary.spending.requests
-        check_empty(await opened.job.look(), settings)
-        owned = all_key_groups(settings.max_parallelism)
+    owned = all_key_groups(settings.max_parallelism)
+
+    async def seeding(opened: OfflineJob) -> SeedReport:
         async with open_runs(settings, owned, opened.threads) as runs:
 
             async def write(uploads: Uploads) -> Sequence[RangeState]:
@@ -160,11 +153,37 @@ async def seed_from(
             await runs.read(found, encoders, tell)
             await runs.check(duplicates)
             report = SeedReport(job=settings.job, dry_run=dry_run, source=origin.source, keys=runs.keys, rows=runs.rows)
-            if not dry_run:
-                report = await committed(report, opened, seeded, write, origin=origin)
-        spent = opened.primary.spending.since(requests)
+            return report if dry_run else await committed(report, opened, seeded, write, origin=origin)
+
+    opening = open_offline(settings, commits=not dry_run, store=store, uploader=uploader, clock=clock)
+    return await carried_out(seeding, opening)
+
+
+async def declared_for(
+    sources: Mapping[str, Any], states: Declares, settings: Settings, clock_s: float | None, clock_kind: ClockKind
+) -> SeededStates:
+    """The states of a seed from these sources. Raises `InputError`, and what declares the states."""
+    if not sources:
+        raise InputError("give the rows of at least one state; [] stands for none", sources=repr(sources))
+    if clock_kind not in get_args(ClockKind):
+        raise InputError("a clock is of one of these kinds", clock_kind=clock_kind, choices=get_args(ClockKind))
+    return await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind)
+
+
+async def carried_out(
+    seeding: Callable[[OfflineJob], Awaitable[SeedReport]], opening: AbstractAsyncContextManager[OfflineJob]
+) -> SeedReport:
+    """Open the job, which must be empty, for a seed. Its report, with what this took added to what it has.
+
+    Raises `InputError` if the job has a commit, and what the two raise.
+    """
+    async with opening as opened:
+        begun_s, requests = opened.clock.monotonic(), opened.primary.spending.requests
+        check_empty(await opened.job.look(), opened.settings)
+        report = await seeding(opened)
+        spent, seconds = opened.primary.spending.since(requests), opened.clock.monotonic() - begun_s
     return msgspec.structs.replace(
-        report, seconds=clock.monotonic() - begun_s, requests=spent.requests.total(), usd=spent.usd
+        report, seconds=seconds, requests=report.requests + spent.requests.total(), usd=report.usd + spent.usd
     )
 
 

@@ -21,12 +21,19 @@ from statebackend._processing.column_names import check_distinct
 from statebackend._ranges.equal_ranges import ranges_of
 from statebackend._tasks import open_tasks
 from statebackend._threads import FileThreads
-from statebackend._upkeep.offline.offline_commit import Uploads, open_offline
-from statebackend._upkeep.seeding.seed import Origin, SeedReport, as_json, check_empty, committed, key_of
-from statebackend._upkeep.seeding.seeded_states import Declares, SeededStates
+from statebackend._upkeep.offline.offline_commit import OfflineJob, Uploads, open_offline
+from statebackend._upkeep.seeding.seed import (
+    Origin,
+    SeedReport,
+    as_json,
+    carried_out,
+    committed,
+    declared_for,
+    key_of,
+)
+from statebackend._upkeep.seeding.seeded_states import Declares
 from statebackend._version import __version__
-from statebackend.abc.clock import SystemClock
-from statebackend.errors import InputError, SettingsError
+from statebackend.errors import SettingsError
 from statebackend.ids import ClockKind, Epoch, RangeState
 from statebackend.settings import Settings
 from statebackend.spark.executors import seed_task
@@ -62,8 +69,9 @@ async def seed(
 
     No row comes to the driver, which makes the one commit. The rows of a range are sorted by one task in a scratch
     directory of its host. The columns of a key are text, whole numbers or bytes; what else a row has is as for
-    `sb.seed`. A frame has no order, so a key that comes twice is refused. Workers need what `execution="executors"` of
-    a sink needs, and `states` is sent to them. A stream may go on in the driver, or with another `parallelism`.
+    `sb.seed`. A frame has no order, so a key that comes twice is refused, and none can be first or last: aggregate it
+    before. Spark's own bar and page show how far it is. Workers need what `execution="executors"` of a sink needs, and
+    `states` is sent to them. A stream may go on in the driver, or with another `parallelism`.
 
     Raises as `sb.seed`, but a row that does not fit, which is told by its key, and a key that comes twice are found
     behind the claim: with `dry_run` they are found before, and nothing is claimed or written. Raises `SettingsError`
@@ -98,10 +106,8 @@ async def seed_frames(
     uploader: OpenUploader | None = None,
 ) -> SeedReport:
     """As `seed`, for a stream that goes on from `origin`."""
-    if not frames:
-        raise InputError("give the rows of at least one state")
     check_shared(settings, None, uploader)
-    seeded, clock = await SeededStates.declared(states, settings.max_parallelism, clock_s, clock_kind), SystemClock()
+    seeded = await declared_for(frames, states, settings, clock_s, clock_kind)
     spec = SeedSpec(
         settings=settings,
         declares=states,
@@ -118,23 +124,16 @@ async def seed_frames(
     keys = {name: key_of(key, name) for name in frames}
     threads = FileThreads(2)  # one of them waits for the job
     job = await threads.io(_SeedJob, spec, frames, keys, threads)
-    async with open_offline(settings, commits=not dry_run, store=None, clock=clock) as opened:
-        begun_s, requests = clock.monotonic(), opened.primary.spending.requests
-        check_empty(await opened.job.look(), settings)
+
+    async def seeding(opened: OfflineJob) -> SeedReport:
         report = SeedReport(job=settings.job, dry_run=dry_run, source=origin.source)
         if dry_run:
             await job.run(None)
         else:
             report = await committed(report, opened, seeded, job.write, origin=origin)
-        spent = opened.primary.spending.since(requests)
-    return msgspec.structs.replace(
-        report,
-        keys=job.keys,
-        rows=job.rows,
-        seconds=clock.monotonic() - begun_s,
-        requests=spent.requests.total() + job.requests,
-        usd=spent.usd + job.usd,
-    )
+        return msgspec.structs.replace(report, keys=job.keys, rows=job.rows, requests=job.requests, usd=job.usd)
+
+    return await carried_out(seeding, open_offline(settings, commits=not dry_run, store=None, clock=None))
 
 
 class _SeedJob:

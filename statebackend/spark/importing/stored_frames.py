@@ -33,8 +33,11 @@ class StoredFrames(msgspec.Struct, frozen=True):
     operator_id: int
     log: QueryLog
 
-    def frame(self, variable: Variable, state: StateDescriptor, fields: Sequence[str] | None) -> DataFrame:
-        """The rows of a variable, for the state that it becomes. Raises `InputError` for what cannot be mapped."""
+    def frame(self, variable: Variable, state: StateDescriptor, fields: Mapping[str, Sequence[str]]) -> DataFrame:
+        """The rows of a variable, for the state that it becomes. `fields`: other names of fields, by variable.
+
+        Raises `InputError` for what cannot be mapped.
+        """
         options: Mapping[str, Any] = {"operatorId": self.operator_id, "batchId": self.log.batch_id, **variable.options}
         try:
             stored = self.session.read.format("statestore").options(**options).load(self.checkpoint)
@@ -44,7 +47,7 @@ class StoredFrames(msgspec.Struct, frozen=True):
         if variable.kind == "timers":
             return _timers(stored, variable, keys)
         if variable.kind == "value":
-            return self._values(stored, variable, state, keys, fields)
+            return self._values(stored, variable, state, keys, fields.get(variable.name))
         entries = self._elements if variable.kind == "list" else self._entries
         return stored.select(*keys, entries(stored, variable, state).alias(VALUE))
 
