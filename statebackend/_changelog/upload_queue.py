@@ -6,6 +6,7 @@ its writers are about to bring more, it gathers beyond the delay.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -41,6 +42,7 @@ class UploadQueue:
         self._clock = clock
         self._observer = observer
         self._queue: list[Request] = []
+        self._queued_of = Counter[Callable[[], bool] | None]()  # by writer, of whom there are few, of requests many
         self._queued_bytes = 0
         self._timer: anyio.CancelScope | None = None  # while something is queued
         self._due_s = 0.0  # when it goes off; never, while the queue gathers
@@ -96,6 +98,7 @@ class UploadQueue:
         if not self._queue:
             self._since_s = self._clock.monotonic()
         self._queue.append(request)
+        self._queued_of[request.may_join] += 1
         self._queued_bytes += request.size_bytes
         self._observer.queue_changed(len(self._queue))
         if self._queued_bytes >= self._size_threshold_bytes:
@@ -106,6 +109,7 @@ class UploadQueue:
     def remove(self, request: Request) -> None:
         """Take a request out again."""
         self._queue.remove(request)
+        self._queued_of -= Counter([request.may_join])
         self._queued_bytes -= request.size_bytes
         self._observer.queue_changed(len(self._queue))
         if not self._queue:
@@ -114,7 +118,7 @@ class UploadQueue:
     def _set_timer(self) -> None:
         """Let the queue be sent when it is due, at once if it is. Nothing changes if that is already so."""
         now_s, due_s = self._clock.monotonic(), math.inf
-        if not all(map(self._gathers, self._queue)):
+        if not all(map(self._gathers, self._queued_of)):
             is_complete = bool(self._writers) and not any(may_join() for may_join in self._writers)
             due_s = max(self._since_s + (0 if is_complete else self._delay_s), now_s + self._budget_wait_s())
         if self._timer is not None and due_s >= self._due_s:
@@ -127,9 +131,8 @@ class UploadQueue:
         self._tasks.start_soon(self._flush_later, timer, due_s - now_s)
         self._timer, self._due_s = timer, due_s
 
-    def _gathers(self, request: Request) -> bool:
-        """True if nobody waits for this request, and its writer is about to bring more."""
-        may_join = request.may_join
+    def _gathers(self, may_join: Callable[[], bool] | None) -> bool:
+        """True if nobody waits for what this writer has queued, and it is about to bring more."""
         return may_join in self._writers and may_join is not None and may_join() and not self._hurrying
 
     async def _flush_later(self, timer: anyio.CancelScope, delay_s: float) -> None:
@@ -146,7 +149,7 @@ class UploadQueue:
     def _flush(self) -> None:
         assert self._queue, "an empty segment"  # FLINK-31139: a timer is armed only while something is queued
         self._tasks.start_soon(self._send, self._queue)
-        self._queue, self._queued_bytes = [], 0
+        self._taken()
         self._disarm()
         self._observer.queue_changed(0)
 
@@ -156,6 +159,11 @@ class UploadQueue:
             self._timer = None
 
     def _refuse_all(self) -> None:
-        batch, self._queue, self._queued_bytes, self._timer = self._queue, [], 0, None
+        batch, self._timer = self._taken(), None
         self._observer.queue_changed(0)
         self._refuse(batch)
+
+    def _taken(self) -> list[Request]:
+        taken, self._queue, self._queued_bytes = self._queue, [], 0
+        self._queued_of.clear()
+        return taken

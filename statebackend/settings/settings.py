@@ -143,7 +143,7 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
     """Waiting bytes at which a segment is sent at once. At most `in_flight_bytes_max`."""
     preemptive_persist_threshold_bytes: PreemptiveBytes = 5 * MiB
     """Bytes in a writer's open change set above which it is sealed before a checkpoint asks for it. It is encoded then,
-    and uploaded as soon as `persist_size_threshold_bytes` have gathered or a checkpoint asks."""
+    and uploaded as soon as `persist_size_threshold_bytes` have gathered or a checkpoint asks. With 0 each change is."""
     inline_bytes_max: InlineBytes = None
     """A checkpoint that takes at most this many bytes, encoded, travels in its commit, unless `uploader=` is given. 0:
     never. None: 1 MiB where the primary is a file system, for which a second file is dearer than a longer one, and 64

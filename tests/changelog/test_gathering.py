@@ -6,6 +6,7 @@ import pytest
 
 from statebackend._changelog import segment_upload
 from statebackend._changelog.changelog_writer import ChangelogWriter
+from statebackend._changelog.requests import Request
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.changes import GROUP, ChangeSet
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
@@ -175,6 +176,27 @@ async def test_gathered_pieces_make_room_for_a_base() -> None:
         assert uploader.sent == []
         await log.scheduler.upload_alone([set_of(60, log="base")])
     assert uploader.sent == [[("a", 0)], [("base", 0)]]
+
+
+@run_virtual
+async def test_a_writer_is_asked_as_often_as_it_brings_something() -> None:
+    """Not once for each piece that it has brought before: with pieces of a row that took minutes."""
+    uploader, asked = Uploader(), 0
+
+    def may_join() -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    async with open_tasks() as tasks:
+        queue = scheduler_of(uploader, tasks, **DELAYED).queue
+        queue.register(may_join)
+        requests = [Request([set_of(60, number=number)], may_join) for number in range(100)]
+        for request in requests:
+            queue.put(request)
+        assert asked == len(requests)
+        for request in requests:
+            queue.remove(request)
 
 
 @run_virtual
