@@ -28,6 +28,7 @@ exclude_patterns = ["_site", "changes"]
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["sidebar.js"]
 html_search_scorer = str(HERE / "static" / "scorer.js")
 templates_path = ["templates"]
 html_sidebars = {

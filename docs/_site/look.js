@@ -52,6 +52,17 @@ window.look = (() => {
       .filter((each) => each.complete && each.naturalWidth === 0)
       .map((each) => `a picture that is not there: ${each.getAttribute("src")}`);
 
+  // ------------------------------------------------------------------------------------------------------ sidebar
+
+  // The entry of the open page is among those that the sidebar shows, where it is shown itself.
+  function sidebar() {
+    const place = document.querySelector(".sidebar-scroll");
+    const here = [...document.querySelectorAll(".sidebar-scroll .current-page > a")].pop();
+    if (!here?.checkVisibility()) return [];
+    const [room, box] = [place.getBoundingClientRect(), here.getBoundingClientRect()];
+    return box.top < room.top - 1 || box.bottom > room.bottom + 1 ? [`the sidebar hides where one is: ${shown(here.textContent)}`] : [];
+  }
+
   // ------------------------------------------------------------------------------------------------------ contrast
 
   // Any CSS colour as [red, green, blue, alpha], 0 to 1, by painting it.
@@ -164,5 +175,5 @@ window.look = (() => {
     return across > CLOSE && down > Math.min(one.height, other.height) / 3;
   }
 
-  return { overflow, cutOff, broken, contrast, drawings };
+  return { overflow, cutOff, broken, sidebar, contrast, drawings };
 })();

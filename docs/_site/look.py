@@ -36,6 +36,10 @@ SCRIPT: Final = Path(__file__).with_name("look.js")
 WRONG: Final = {
     "wider than the window": '<p style="width: 3000px">wide</p>',
     "a picture that is not there": '<img src="gone.png">',
+    "the sidebar hides where one is": (
+        '<div class="sidebar-scroll" style="overflow: auto; height: 50px"><p style="height: 200px">'
+        '<p class="current-page"><a>here</a></p></div>'
+    ),
     "an error": "<script>undefined.x</script>",
     "contrast": '<p style="color: #999">pale</p>',
     "texts overlap": '<svg><text x="9" y="30">one</text><text x="12" y="32">other</text></svg>',
@@ -64,7 +68,7 @@ class Look:
         tab.set_viewport_size({"width": WIDTHS[-1], "height": HEIGHT})
         tab.goto(path.as_uri(), wait_until="load")
         tab.evaluate(SCRIPT.read_text(encoding="utf-8"))
-        found = list(tab.evaluate("look.broken().concat(look.drawings())"))
+        found = list(tab.evaluate("look.broken().concat(look.drawings(), look.sidebar())"))
         for scheme in SCHEMES:
             tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             found += (f"{scheme}: {line}" for line in tab.evaluate("place => look.contrast(place)", place))
