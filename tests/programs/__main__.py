@@ -75,10 +75,14 @@ def run_seeds(first: int, count: int) -> tuple[int, Sequence[Found], Pairs]:
     for seed in range(first, first + count):
         program = draw(seed)
         pairs.note(program)
-        batches += sum(isinstance(step, Batch) for step in program.steps)
+        batches += _batches(program)
         if (error := failure_of(program)) is not None:
             broken.append(Found(seed, cause_of(error), str(error)))
     return batches, broken, pairs
+
+
+def _batches(program: Program) -> int:
+    return sum(isinstance(step, Batch) for step in program.steps)
 
 
 def show(seed: int) -> None:
@@ -93,19 +97,25 @@ def show(seed: int) -> None:
     print(*traceback.format_exception(failure_of(program) or error))
 
 
-def on_spark(first: int, count: int) -> None:
+def on_spark(asked: SeedPiece, record: Path | None) -> None:
     """Run these seeds on a real session. Exit status 1 if one is broken."""
-    broken, begun_s = list[Found](), time.monotonic()
+    broken, begun_s, before = list[Found](), time.monotonic(), recorded(record)
+    pairs, run_by_now = Pairs(), SeedPiece(asked.tree, asked.first, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
         spark = build_session(Path(folder, "warehouse"))
-        for seed in range(first, first + count):
+        for seed in range(asked.first, asked.end):
+            program, sound = draw(seed), len(broken)
             try:
-                OnSpark(draw(seed), Path(folder, str(seed)), spark).run()
+                OnSpark(program, Path(folder, str(seed)), spark).run()
             except Exception as error:  # noqa: BLE001  # as in `failure_of`
                 broken.append(Found(seed, cause_of(error), str(error)))
                 print(f"seed {seed}: {cause_of(error)}\n    {str(error)[:400]}")
             shutil.rmtree(Path(folder, str(seed)), ignore_errors=True)
-            print(f"{seed - first + 1:>7,} of {count:,} seeds on Spark, {len(broken)} broken", flush=True)
+            pairs.note(program)
+            run_by_now = run_by_now.with_next(SeedPiece(asked.tree, seed, 1, _batches(program), len(broken) - sound))
+            print(f"{run_by_now.seeds:>7,} of {asked.seeds:,} seeds on Spark, {len(broken)} broken", flush=True)
+            if record is not None:
+                write_record(record, in_all(before, run_by_now, pairs, time.monotonic() - begun_s, option="--spark"))
         spark.stop()
     print(*by_cause(broken), f"{time.monotonic() - begun_s:.0f} s", sep="\n")
     raise SystemExit(1 if broken else 0)
@@ -125,13 +135,13 @@ def main() -> None:
     if arguments.show is not None:
         show(arguments.show)
         return
-    if arguments.spark is not None:
-        on_spark(arguments.first or 0, arguments.spark)
-        return
     before = recorded(arguments.record)
     first = max((piece.end for piece in pieces_of(before)), default=0) if arguments.first is None else arguments.first
-    asked = SeedPiece(current_commit(), first, arguments.seeds, 0, 0)
+    asked = SeedPiece(current_commit(), first, arguments.spark or arguments.seeds, 0, 0)
     joined(pieces_of(before), asked)  # refuses what was run, before it is run
+    if arguments.spark is not None:
+        on_spark(asked, arguments.record)
+        return
     begun_s, broken, pairs, run_by_now = time.monotonic(), list[Found](), Pairs(), SeedPiece(asked.tree, first, 0, 0, 0)
     starts = range(asked.first, asked.end, STEP)
     counts = [min(STEP, asked.end - start) for start in starts]
@@ -164,12 +174,14 @@ def recorded(path: Path | None) -> ProofRecord | None:
     return found if found is not None and found.head == PIECES_HEAD else None
 
 
-def in_all(before: ProofRecord | None, run: SeedPiece, pairs: Pairs, seconds: float) -> ProofRecord:
+def in_all(
+    before: ProofRecord | None, run: SeedPiece, pairs: Pairs, seconds: float, option: str = "--seeds"
+) -> ProofRecord:
     """The record of this run and of those before it. Its command, day, time and pairs are those of this run."""
     pieces = joined(pieces_of(before), run)
     seeds, trees = sum(piece.seeds for piece in pieces), len({piece.tree for piece in pieces})
     return record_of(
-        f"nox -s programs -- --first {run.first} --seeds {run.seeds}",
+        f"nox -s programs -- --first {run.first} {option} {run.seeds}",
         seconds=seconds,
         broken=sum(piece.broken for piece in pieces),
         head=PIECES_HEAD,
