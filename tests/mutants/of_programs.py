@@ -33,6 +33,7 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend.spark.replay",
         "            if edit is not None:",
         "            if False:",
+        needs=("beside: edit x or beside: heir", "beside: rewind", "on_rewind: rollback"),
     ),
     _Mend(
         "the old line of a stream goes on upon a branch",
