@@ -142,7 +142,7 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._local.rocksdb_copies",
         "        return file not in found.rocksdb",
         "        return False",
-        needs=("beside: repair", "has_local: True", "table: rocksdb"),
+        needs=("beside: putback", "table: rocksdb"),
     ),
     _Mend(
         "a history is silent about what a commit made as a whole",

@@ -36,6 +36,7 @@ from tests.programs.program import (
     Upkeep,
 )
 from tests.programs.slips import SLIPS
+from tests.programs.tails import tail
 from tests.programs.values import ENTRY_KEYS, KEYS, LEGS, TYPES
 from tests.programs.weather import WEATHERS
 
@@ -105,9 +106,11 @@ been hunted for long, is drawn for the seeds before it alone."""
 YOUNG = frozenset(
     {
         *("weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby", "transform"),
-        *("mirror", "clone", "seed anew", "history", "starts"),
+        *("mirror", "clone", "seed anew", "history", "starts", "tail"),
     }
 )
+TAILED = 0.15
+"""So many programs end with what `tails.py` has."""
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
 BESIDE = ("", "", "", "store fails", "answers lost", "store refuses", "killed at a request")
 """The weather of what is done beside the stream."""
@@ -118,7 +121,17 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     chance = Random(seed)
     if seed >= FRESH:
         held_back |= YOUNG
-    drawing = _Drawing(chance, held_back)
+    drawing = Drawing(chance, held_back)
+    steps = _steps(drawing)
+    groups = chance.choice((128, 128, *GROUPS))
+    drawing.chance = Random(f"{seed} and its tail")
+    if "tail" not in held_back and drawing.chance.random() < TAILED:
+        steps += tail(drawing)
+    return Program(drawing.keys, tuple(steps), groups)
+
+
+def _steps(drawing: "Drawing") -> list[Step]:
+    chance = drawing.chance
     steps: list[Step] = [Start(drawing.job())]
     if (drawn := chance.random()) < 0.1:
         items, starts = drawing.items(chance.choice((0, 3, 40)), 5), drawing.one_of("starts", (False, True), (False,))
@@ -140,10 +153,12 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     steps.append(drawing.batch())
     if chance.random() < 0.5:
         steps += [drawing.slip(), drawing.batch()]
-    return Program(drawing.keys, tuple(steps), chance.choice((128, 128, *GROUPS)))
+    return steps
 
 
-class _Drawing:
+class Drawing:
+    """What was drawn by now, and the chance by which the next is."""
+
     def __init__(self, chance: Random, held_back: frozenset[str]) -> None:
         self.chance = chance
         self.held_back = held_back

@@ -1,6 +1,10 @@
 """The query goes elsewhere: its Spark checkpoint is put back, or the next run starts from a savepoint."""
 
+import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 import statebackend as sb
 from statebackend.errors import (
@@ -13,9 +17,19 @@ from statebackend.errors import (
 )
 from tests.programs.beside import newest_id
 from tests.programs.dictionaries import Dictionaries
-from tests.programs.looking import refused
-from tests.programs.program import Adopt, Declared, FromSavepoint, Rewind, Rewrite, Transform
-from tests.programs.surroundings import attend
+from tests.programs.looking import check, refused
+from tests.programs.program import (
+    Adopt,
+    Batch,
+    Declared,
+    FromSavepoint,
+    Job,
+    PutBack,
+    Rewind,
+    Rewrite,
+    Transform,
+)
+from tests.programs.surroundings import attend, copy_tree
 from tests.programs.values import KEYS
 from tests.programs.weather import through_weather
 
@@ -177,6 +191,45 @@ def from_savepoint(running: "Running", step: FromSavepoint) -> None:
         with refused(StateBackendError):
             running.sink(running.frame(step.batch, was), was)
     running.next_run()
+
+
+def put_back(running: "Running", step: PutBack) -> None:
+    """Go another way from a backup, without the local disks; with them again, what they have of the first is no damage.
+
+    Not beside a mirror: its table has rows of the commit that is gone.
+    """
+    if running.mirror is not None or running.line[-1].newest_batch is None:
+        return
+    was, held, line, batch_id, kept = running.job, running.held, running.line, running.batch_id, dict(running.kept)
+    running.follow(None)
+    running.close_left()
+    running.sink.close()
+    primary, backup = running.home / "primary", running.home.parent / "backup"
+    backup.mkdir()
+    copy_tree(primary, backup)
+    running.line = list(line)
+    _work_with(running, step.batch, has_local=True)
+    shutil.rmtree(primary)
+    backup.rename(primary)
+    running.held, running.line, running.batch_id, running.kept = held, line, batch_id, kept
+    _work_with(running, step.other, has_local=False)
+    running.job = _with_local(was, has_local=True)
+    check("damages", list(attend(sb.verify(running.settings)).damages), [])
+    with suppress(InputError):  # a batch without rows leaves no local copies
+        check("repairs", list(attend(sb.repair(running.settings, dry_run=False))), [])
+    running.job = was
+    running.next_run()
+
+
+def _work_with(running: "Running", batch: Batch, *, has_local: bool) -> None:
+    running.job = _with_local(running.job, has_local=has_local)
+    running.next_run()
+    running.batch(batch)
+    running.sink.close()
+
+
+def _with_local(job: Job, *, has_local: bool) -> Job:
+    return msgspec.structs.replace(job, settings={**job.settings, "has_local": has_local})
 
 
 def _index(running: "Running", checkpoint_id: int) -> int:

@@ -166,6 +166,16 @@ class Mirror(Shown, frozen=True):
     fate: int = 0
 
 
+class PutBack(Shown, frozen=True):
+    """The primary and Spark's checkpoint are put back by a batch, which came again with other rows on another host.
+
+    The first host's local disks stay as they were: then they have files of a run that went another way.
+    """
+
+    batch: Batch = Batch()
+    other: Batch = Batch()
+
+
 class Heir(Shown, frozen=True):
     """The driver seems to be lost: a follower takes the job over, and commits by hand. The driver is alive, and fenced.
 
@@ -332,6 +342,7 @@ Step = (
     | Seed
     | SeedAnew
     | Transform
+    | PutBack
 )
 
 

@@ -41,6 +41,7 @@ from tests.programs.program import (
     Look,
     Mirror,
     Program,
+    PutBack,
     Rewind,
     Rewrite,
     Savepoint,
@@ -84,6 +85,7 @@ LATER: Mapping[type, Callable[["Running", Any], None]] = {
     Erase: erasing.erase,
     Clone: cloning.clone,
     SeedAnew: seeding.seed_anew,
+    PutBack: moves.put_back,
 }
 """The steps for which there must be a commit."""
 
