@@ -23,6 +23,8 @@ def added_by(
     for commit in commits:
         if commit.parent != before.sequence:
             return "the job was taken back to an older checkpoint"
+        if commit.transformed:
+            return "a state was transformed"
         if commit.max_parallelism != before.max_parallelism:
             return "the job has another number of key groups"
         if _columns(commit) != _columns(before) or not _kinds(before).items() <= _kinds(commit).items():

@@ -119,7 +119,7 @@ async def test_shorter_and_longer_count_from_the_time_of_writing(job: Job) -> No
     assert await job.run(1050, sb.TimeToLive(1000)) == set()
 
 
-async def test_without_one_again_nothing_expires_and_a_later_one_begins_anew(job: Job) -> None:
+async def test_without_one_again_nothing_expires_and_a_later_one_begins_then(job: Job) -> None:
     """What was written in between has no time, and counts from the later beginning."""
     ttl = sb.TimeToLive(100)
     await job.run(0, None, "a")
@@ -129,6 +129,14 @@ async def test_without_one_again_nothing_expires_and_a_later_one_begins_anew(job
     assert await job.run(6000, ttl) == {"a", "b"}
     assert await job.run(6099, ttl) == {"a", "b"}
     assert await job.run(6100, ttl) == set()
+
+
+async def test_a_later_one_goes_by_the_time_of_writing_where_there_is_one(job: Job) -> None:
+    """That of the first one, under which it was written."""
+    ttl = sb.TimeToLive(100)
+    assert await job.run(0, ttl, "a") == {"a"}
+    assert await job.run(5000, None, "b") == {"a", "b"}
+    assert await job.run(5001, ttl) == {"b"}
 
 
 @run_virtual

@@ -17,6 +17,7 @@ from tests.mirroring.listed import Listed, value_of
 from tests.rewrite.jobs import KINDS, SAMPLE, States, newest_commit, opened, settings_of, work
 
 MIRRORED: Final = KINDS[:-1]
+TRANSFORMED: Final = "a state was transformed"
 REWRITTEN: Final = "the job has another number of key groups"
 
 
@@ -117,6 +118,18 @@ async def test_a_transformation_reaches_the_table(job: Job, *, is_behind: bool) 
     reasons = await job.mirror()
     assert {"value", "columns"} <= set(reasons)
     assert is_behind or {kind: job.tables[kind].rows for kind in others} == others
+
+
+async def test_an_emptied_state_that_is_transformed_begins_its_table_anew(job: Job) -> None:
+    """It has no bases by which it could be told from one that had nothing added."""
+    await job.work(1, ADA)
+    for _ in range(2):
+        await job.mirror()
+        for kind in MIRRORED:
+            await sb.transform(job.settings, kind, lambda _key, _value: None, store=job.store)
+    assert await job.mirror() == dict.fromkeys(MIRRORED, (TRANSFORMED,))
+    await job.work(2, BOB)
+    assert not await job.mirror()
 
 
 @pytest.mark.parametrize("is_behind", [False, True])

@@ -32,7 +32,7 @@ class TimeToLive(msgspec.Struct, frozen=True):
     The time of writing is stored, so new `seconds` also apply to values that were written before; but what had expired
     stays expired, where the clock is the job's. Values written before the state had a time-to-live have no such time.
     They count as written at the first checkpoint with it, once and for all. Declared without a time-to-live again, a
-    state shows everything that was not dropped yet; a later one begins anew.
+    state shows everything that was not dropped yet. A later one goes by the time of writing where there is one again.
     """
 
     seconds: float
