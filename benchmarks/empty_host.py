@@ -12,8 +12,6 @@ enough, and the whole takes as long as the disk and the copying: only latency is
 """
 
 import logging
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,6 +30,7 @@ from anyio.from_thread import start_blocking_portal
 import statebackend as sb
 from benchmarks.contest import Line, Report
 from benchmarks.jobs import directory, settings_of
+from benchmarks.size.process import figures_of
 from benchmarks.totals import ColumnTotals, Traffic
 from statebackend.objectstore import LocalStore
 from statebackend.objectstore.scoped import ScopedStore
@@ -48,7 +47,7 @@ def run(report: Report, *, keys: int = 0, rounds: int = 3) -> None:
     pa.array([0])  # which imports pandas, if it is there: imports do not count
     for count in (keys,) if keys else SIZES:
         with directory() as folder:
-            _fill(folder, count)
+            figures_of("fill", folder, "runs", count)
             _measure(report, folder, count, rounds)
 
 
@@ -58,7 +57,7 @@ def _measure(report: Report, folder: Path, keys: int, rounds: int) -> None:
     def again(name: str, store: Callable[[Path], sb.abc.ObjectStore]) -> float:
         found = _figures(folder, keys, store)
         figures[name].append(", ".join(f"{what} {figure}" for what, figure in found.items()))
-        return float(found["first value"])
+        return float(found["first value"].split()[0])
 
     turns = {"by ranges": partial(again, "by ranges", FarApart), "whole first": partial(again, "whole first", Far)}
     samples = report.contest("the first value on an empty host", "s", turns, rounds=rounds, keys=keys)
@@ -108,11 +107,6 @@ class FarApart(Far):
         yield Far(self.root, self.counts)
 
 
-def _fill(folder: Path, keys: int) -> None:
-    command = [sys.executable, "-m", "benchmarks.size", "fill", str(folder), "runs", str(keys), "0"]
-    subprocess.run(command, stdout=subprocess.PIPE, check=False)  # it kills itself
-
-
 def _figures(folder: Path, keys: int, open_store: Callable[[Path], Any]) -> Mapping[str, str]:
     """What an opening comes to, on a host of its own."""
     settings = settings_of(folder, "columns", table="runs", table_memory_bytes=256 << 20)
@@ -133,8 +127,8 @@ def _figures(folder: Path, keys: int, open_store: Callable[[Path], Any]) -> Mapp
                 assert ended.wait(ALL_S), "the copies do not come in"
             all_s = time.perf_counter() - begun
     return {
-        "first value": f"{first_s:.3f}",
-        "s; opening": f"{opened_s:.3f} s, {_traffic(opening)}",
+        "first value": f"{first_s:.3f} s",
+        "opening": f"{opened_s:.3f} s, {_traffic(opening)}",
         "first batch": f"{batch_s:.3f} s, {_traffic(batch)} with what came in meanwhile",
         "all has come in after": f"{all_s:.3f} s, {_traffic(store.counts)}",
     }

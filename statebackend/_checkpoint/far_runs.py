@@ -60,13 +60,12 @@ class FarRuns:
         read = await self._fetch(segment, known, wanted)
         if known.whole is not None:
             return known.whole
-        requests, wanted = len(wanted), _borders(known, segment)
+        wanted = _borders(known, segment)
         rounds = proper(segment.key, lambda: _rounds(known, segment))
+        expected = read + sum(length for _, length in wanted) + REQUEST_BYTES * len(wanted) * rounds
+        if expected > segment.length or rounds > segment.length // ROUND_BYTES + 1:
+            return None
         while True:
-            requests += len(wanted)
-            cost = read + sum(length for _, length in wanted) + REQUEST_BYTES * requests
-            if cost > segment.length or rounds > segment.length // ROUND_BYTES + 1:
-                return None
             read += await self._fetch(segment, known, wanted)
             try:
                 found = await self._threads.cpu(open_far, known, segment, self._reads)

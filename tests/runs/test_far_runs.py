@@ -444,3 +444,16 @@ async def test_a_primary_of_the_settings_is_read_by_a_client_of_its_own(tmp_path
             await incoming(backend).ended()
             job.check(backend)
             assert is_far(backend) == {False}
+
+
+@run_virtual
+async def test_what_is_fetched_whole_is_not_read_by_ranges_before(job: FarJob) -> None:
+    """But for its ends, which say that there are two parts in each frame: a request for each would be too many."""
+    await job.on_an_empty_host(20_000)
+    with mock.patch.multiple(far_runs, REQUEST_BYTES=64 * 1024, ROUND_BYTES=1, TAIL_BYTES=TAIL_BYTES):
+        async with job.unchecked() as backend:
+            (key,) = job.store.paged
+            parts = len(table_of(backend)._runs.parts)
+            assert parts // 2 * 64 * 1024 < len(job.store.bytes_of(key)) < parts * 64 * 1024
+            assert job.store.wholes == [key]
+            assert len(job.store.ranges) == 2
