@@ -92,7 +92,7 @@ class Fetcher:
     ) -> Fetched[T]:
         """Fetch the whole file: `local_copy` returns its verified local copy, `place` takes it from the primary.
 
-        `from_afar` may have something in place of the whole, where there is no copy, nor a cache that shares it. Raises
+        `from_afar` may have something in place of the whole, where there is no copy. Raises
         `CorruptSegmentError` or `MissingObjectError` if no copy of the file can be used.
         """
         fallback = None
@@ -101,7 +101,7 @@ class Fetcher:
                 return Fetched(await local_copy(), file.length, local=True)
             except (StoreError, DataError) as error:  # whatever is wrong with it: the primary has the file
                 fallback = _fallback(file, error)
-        may_be_far = from_afar is not None and self._cache is None and not self.is_at_hand(file)
+        may_be_far = from_afar is not None and not self.is_at_hand(file)
         if may_be_far and from_afar is not None and (far := await from_afar()) is not None:
             return msgspec.structs.replace(far, fallback=fallback)
         content = await place(await self.download(file))

@@ -43,6 +43,7 @@ class IncomingRuns:
         self._waiting: list[FarRun] = []
         self._bytes_left = 0
         self._files = 0
+        self._full: TableDiskError | None = None
         self._ended = anyio.Event()
         self._ended.set()
 
@@ -77,6 +78,14 @@ class IncomingRuns:
                     tasks.start_soon(self._work, came_in)
         finally:
             self._ended.set()
+        if self._full is not None:
+            _logger.warning(
+                "there is no room for copies of the state, which is read from the primary by the page, and slowly:"
+                " make room and open the job again: files=%d bytes=%d reason=%s",
+                self._files,
+                self._bytes_left,
+                self._full,
+            )
         _logger.info("no more copies come in: far_files=%d bytes=%d", self._files, self._bytes_left)
 
     async def ended(self) -> None:
@@ -90,13 +99,7 @@ class IncomingRuns:
                 found = await far.bring_in()
             except TableDiskError as error:
                 self._waiting.clear()
-                _logger.warning(
-                    "there is no room for copies of the state, which is read from the primary by the page, and slowly:"
-                    " make room and open the job again: files=%d bytes=%d reason=%s",
-                    self._files,
-                    self._bytes_left,
-                    error,
-                )
+                self._full = error
             except Exception as error:  # noqa: BLE001  # a page that is needed raises it again, for its batch
                 _logger.warning("a copy did not come in, and is read by the page: key=%s reason=%r", far.key, error)
             else:

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
+from statebackend._backend.apart import Apart
 from statebackend._changelog.changelog_reader import TAIL_BYTES
 from statebackend._checkpoint import far_runs
 from statebackend._runs.far_pages import RANGE_BYTES_MAX, FarFile, FarRange
 from statebackend.errors import CorruptSegmentError, MissingObjectError, StoreUnavailableError
+from statebackend.ids import Handle
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock, settle
-from tests.runs.afar import LATENCY_S, FarJob, FarPrimary
+from tests.runs.afar import LATENCY_S, FarJob, FarPrimary, Primary
 from tests.runs.ranges import always_by_ranges
 from tests.runs.test_jobs_over_runs import columns, table_of
 from tests.runs.test_no_room import fill
@@ -144,8 +146,9 @@ async def test_a_checkpoint_is_local_once_all_has_come_in(job: FarJob) -> None:
 
 
 @run_virtual
-async def test_no_base_is_written_before_all_has_come_in(job: FarJob) -> None:
+async def test_no_base_is_written_before_all_has_come_in(tmp_path: Path) -> None:
     """It would read all of the state by ranges."""
+    job = FarJob(tmp_path, materialize_changelog_ratio=0.0)
     await job.on_an_empty_host()
     gate = hold(job)
     async with job.unchecked() as backend:
@@ -274,6 +277,19 @@ async def test_every_flipped_bit_of_a_range_is_refused_or_asked_for_again(job: F
 
 
 @run_virtual
+async def test_a_tail_that_is_damaged_on_its_way(job: FarJob) -> None:
+    """Then the whole is fetched, which says what is wrong: here nothing."""
+    await job.on_an_empty_host()
+    last = len(job.store.bytes_of(job.store.paged[0])) - 1
+    job.store.damage = lambda asked, data: (
+        flip(data, -1) if 0 < asked.offset <= last < asked.offset + len(data) else data
+    )
+    async with job.open() as backend:
+        assert is_far(backend) == {False}
+        assert job.store.wholes == job.store.paged
+
+
+@run_virtual
 async def test_a_whole_that_comes_in_damaged_is_not_taken(job: FarJob, caplog: pytest.LogCaptureFixture) -> None:
     """It is asked for twice; then the pages are read by ranges as before, and are right."""
     await job.on_an_empty_host()
@@ -320,6 +336,15 @@ async def test_a_request_that_fails_ends_the_batch_and_it_can_be_processed_again
         job.check(backend)
 
 
+def test_a_look_up_that_is_overtaken_by_the_end(job: FarJob) -> None:
+    """In another thread: an error that says so."""
+    assert isinstance(job.store, Primary)
+    apart = Apart(job.store.apart)
+    apart.close()
+    with pytest.raises(sb.errors.BackendClosedError, match="open the job again"):
+        apart.get(Handle("segments/any", 0, 1, 0))
+
+
 @run_virtual
 async def test_a_sweep_of_another_process_deletes_what_is_read(job: FarJob) -> None:
     """As when this one was fenced long ago: an error that says what to do."""
@@ -334,9 +359,10 @@ async def test_a_sweep_of_another_process_deletes_what_is_read(job: FarJob) -> N
 
 @run_virtual
 async def test_a_disk_that_is_full_leaves_the_state_far(
-    job: FarJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It warns once, fetches no more, and works on; with room, the next opening has the copies."""
+    job = FarJob(tmp_path, in_flight_bytes_max=400_000, persist_size_threshold_bytes=100_000)
     await job.on_an_empty_host(20_000)
     monkeypatch.setattr(tempfile, "tempdir", str(job.directory / "system"))
     with fill(job.directory):
@@ -344,6 +370,7 @@ async def test_a_disk_that_is_full_leaves_the_state_far(
             await incoming(backend).ended()
             assert is_far(backend) == {True}
             assert caplog.text.count("there is no room for copies") == 1
+            assert len(job.store.wholes) == 2 < len(job.store.paged)
             job.check(backend)
             job.write(backend, ["k1", "new"])
             assert not (await backend.checkpoint(job.checkpoint_id + 1)).local
