@@ -11,6 +11,7 @@ from statebackend._log.log_reader import LogReader
 from statebackend._log.moments import Moment, moment_s
 from statebackend._log.position import FoundCommit, Pin, Positions, check_asked
 from statebackend._threads import WorkerThreads
+from statebackend._upkeep.arguments import check_settings
 from statebackend.abc import ObjectStore
 from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError
@@ -79,6 +80,7 @@ async def open_job_primary(
     copy where a commit is damaged or gone. A sweep also looks at the store inside, whose temporary files it removes if
     it is a `LocalStore`.
     """
+    check_settings(settings)
     async with (
         open_threads(settings) as threads,
         open_store(settings, threads, commits=False, instead=store) as opened,

@@ -7,6 +7,7 @@ import msgspec
 
 from statebackend._checkpoint.fetch import FileDone
 from statebackend._codec.commit import Commit
+from statebackend.errors import InputError
 
 Phase = Literal["reading", "writing", "verifying", "copying", "transforming"]
 
@@ -27,6 +28,9 @@ class Meter:
     """Adds up the steps of one phase, and calls `tell` after each. `total` is what `done` adds up to, in any unit."""
 
     def __init__(self, phase: Phase, total: int, tell: Tell) -> None:
+        """Raises `InputError` for a `tell` that cannot be called."""
+        if not callable(tell):
+            raise InputError("tell must be a function that takes a Progress, or left out", tell=repr(tell)[:80])
         self._phase: Phase = phase
         self._total = max(1, total)
         self._tell = tell

@@ -5,6 +5,7 @@ import msgspec
 from statebackend._backend.stores import roots_with_copies
 from statebackend._codec.commit import Commit
 from statebackend._log.spares import Spares
+from statebackend._upkeep.arguments import check_settings
 from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend._upkeep.progress import Tell
 from statebackend._upkeep.verify import Verification, spares_here
@@ -45,6 +46,7 @@ async def repair(
     Raises `InputError` where there is nothing to look at, because no local root is named, none has copies of this job,
     or the primary has no log of it; `StoreError`. A failed or cancelled call has put back some of them.
     """
+    check_settings(settings)
     if not settings.local:
         raise InputError("repair reads local copies: name the local roots of the job (`local`, or --local)")
     found: list[Repair] = []

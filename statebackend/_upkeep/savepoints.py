@@ -1,7 +1,6 @@
 """Makes, lists and drops the savepoints of a job, and finds out how a stream goes on from one."""
 
 import datetime as dt
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -10,6 +9,7 @@ import msgspec
 
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.savepoint_markers import SavepointInfo
+from statebackend._upkeep.arguments import check_number
 from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.abc.clock import SystemClock
@@ -40,7 +40,8 @@ async def savepoint(
     """
     now_s, series = (clock or SystemClock()).time(), name
     if keep_s is not None:
-        if not 0 < keep_s < math.inf:
+        check_number(keep_s, "keep_s must be a number of seconds above 0")
+        if keep_s <= 0:
             raise InputError("keep_s must be a number of seconds above 0", keep_s=keep_s)
         name = f"{series}-{dt.datetime.fromtimestamp(now_s, dt.UTC):{_SERIES_TIME}}"
     async with open_job_primary(settings, store, reads_copies=False) as primary:

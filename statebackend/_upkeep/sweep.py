@@ -9,6 +9,7 @@ from statebackend._log.sweeping.local_sweep import LocalFile, sweep_roots
 from statebackend._log.sweeping.log_sweep import MIN_AGE_S, SweepReport
 from statebackend._log.sweeping.retention import CLOCK_SKEW_MAX_S, ENTRY_AGE_MIN_S, ObjectReport, SweepReason
 from statebackend._log.sweeping.sweep_requests import SweepFailure
+from statebackend._upkeep.arguments import check_number
 from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.abc.clock import SystemClock
@@ -35,6 +36,7 @@ async def sweep(
     damaged or was written by a newer release, so that it cannot be known what is needed: nothing is deleted then. The
     report names what could not be deleted. A cancelled sweep has deleted part of the garbage; the next one goes on.
     """
+    check_number(min_age_s, "min_age_s must be a number of seconds, 0 or more")
     clock = clock or SystemClock()
     async with open_job_primary(settings, store) as primary:
         sweeping = open_sweep(primary.store, settings, primary.threads, clock=clock, min_age_s=min_age_s)

@@ -27,6 +27,7 @@ from statebackend._log.names import entry_key, sequence_of
 from statebackend._retry import RetryPolicy
 from statebackend._tables.key_groups import key_hash
 from statebackend._tasks import finish
+from statebackend._upkeep.arguments import check_settings
 from statebackend._upkeep.job_primary import JobPrimary, open_job_primary
 from statebackend._upkeep.offline.cloned_checkpoint import AskedClone, ClonedCheckpoint
 from statebackend._upkeep.offline.copied_objects import CopiedObjects, pointed_at, whole_objects
@@ -108,6 +109,8 @@ async def clone(
     erased meanwhile; `FencedError` if another writer opened the clone; `DataError`, `StoreError`. A failed or cancelled
     call has made nothing that can be opened.
     """
+    check_settings(settings)
+    check_settings(from_, "from_")
     stores_are_equal = store is from_store and (store is not None or _place(settings) == _place(from_))
     if settings.job == from_.job and stores_are_equal:
         raise InputError("a job cannot be cloned onto itself: give the clone another name", job=settings.job)

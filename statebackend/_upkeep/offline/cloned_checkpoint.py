@@ -15,6 +15,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.moments import Moment
 from statebackend._log.position import check_asked
+from statebackend._upkeep.arguments import check_names, check_number
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend._upkeep.offline.erase import state_ids
 from statebackend.abc import Capability
@@ -49,6 +50,8 @@ class AskedClone(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `InputError` for what nobody can clone."""
         check_asked(self.checkpoint_id, self.savepoint, self.at)
+        check_names(self.states)
+        check_number(self.share, "keys is the share of the keys to clone, such as 0.1: a number")
         if not 0.0 < self.share <= 1.0:
             raise InputError("keys is the share of the keys to clone: more than 0, and at most 1", keys=self.share)
         if self.outputs not in ("take", "leave"):

@@ -16,6 +16,7 @@ from statebackend._codec.commit import Commit
 from statebackend._log.names import Erasure, floor_key
 from statebackend._log.position import Position
 from statebackend._log.sweeping.inventory import check_can_list
+from statebackend._upkeep.arguments import check_names
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.offline.key_search import KeySearch, WantedKeys
 from statebackend._upkeep.offline.keys_found import KeyHolder, KeysFound, find_keys
@@ -110,10 +111,9 @@ def state_ids(commit: Commit, states: Literal["all"] | Sequence[str]) -> frozens
     """The ids of these states; `None` for all. Raises `InputError` for a name that the commit does not have, and for
     none.
     """
+    check_names(states)
     if states == "all":
         return None
-    if isinstance(states, str) or not states:  # text would be a name for each of its letters
-        raise InputError("give the names of states in a list, or 'all'", states=states)
     known = {state.name: state.state_id for state in commit.states}
     if unknown := [name for name in states if name not in known]:
         raise InputError("the job has no state of that name", state=unknown[0], known=", ".join(sorted(known)))

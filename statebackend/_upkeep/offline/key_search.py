@@ -29,6 +29,7 @@ from statebackend._log.log_reader import LogReader
 from statebackend._log.names import OUTBOX, entry_key, sequence_of
 from statebackend._tables.key_groups import key_group
 from statebackend._threads import WorkerThreads
+from statebackend._upkeep.arguments import check_list
 from statebackend.abc import ObjectStore
 from statebackend.errors import CorruptSegmentError, DataError, InputError
 from statebackend.ids import Base, ChangeSetHandle, Handle, Key, ranges_of
@@ -77,8 +78,7 @@ class WantedKeys(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, keys: Iterable[Key], states: Iterable[int] | None = None) -> "WantedKeys":
         """Raises `InputError` for no key, and `KeyTypeError` for what cannot be one."""
-        if isinstance(keys, str | bytes):  # or each of its characters would be one
-            raise InputError("give a list of keys, not one of them", keys=keys)
+        check_list(keys, "keys")  # of text each character would be one
         found = list(keys)
         for key in found:
             key_group(key, 1)

@@ -24,6 +24,7 @@ from statebackend._log.fresh_names import new_names
 from statebackend._log.position import Position
 from statebackend._tasks import open_tasks
 from statebackend._threads import WorkerThreads
+from statebackend._upkeep.arguments import check_settings
 from statebackend.abc import Clock, ObjectStore, Observer, StateChangeUploader, UploadedSegment
 from statebackend.abc.clock import SystemClock
 from statebackend.errors import InputError, StoreAccessError, StoreUnavailableError
@@ -201,6 +202,7 @@ async def open_offline(
 
     The arguments are those of `open_backend` and `Job`; `commits` is false where nothing will be written.
     """
+    check_settings(settings)
     clock = clock or SystemClock()
     async with (
         open_threads(settings) as threads,

@@ -23,6 +23,7 @@ from statebackend._state.descriptors import declaration_of, described
 from statebackend._state.kinds.operator_state import mode_of
 from statebackend._state.values import Upcast, Values
 from statebackend._tables.table import OpenTable
+from statebackend._upkeep.arguments import check_list
 from statebackend._upkeep.job_primary import open_job_primary
 from statebackend._upkeep.key_group_change import Owner
 from statebackend._upkeep.offline.bases_of_owners import write_bases
@@ -218,13 +219,14 @@ class _Transforming:
 def _named(name: str, commit: Commit) -> StateDescriptor:
     """The state of this name that has keys. Raises `InputError`."""
     known = {each.name: each for each in commit.states if mode_of(each.kind) is None}
-    if name not in known:
+    if not isinstance(cast("object", name), str) or name not in known:
         raise InputError("the job has no state of that name that has keys", state=name, known=", ".join(sorted(known)))
     return known[name]
 
 
 def _new_names(names: Sequence[str], commit: Commit) -> frozenset[str]:
     """Raises `InputError` for what names no state, or one that the job has."""
+    check_list(names, "names of new states")
     for name in names:
         if type(name) is not str or not name or not name.isprintable():
             raise InputError("a state's name must be a str of printable characters", name=ascii(name))

@@ -8,13 +8,14 @@ nothing of the seed is visible, after it all of it is.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
 from statebackend._backend.copy_writers import OpenUploader
 from statebackend._checkpoint.materialization.bases import base_segment_bytes
 from statebackend._log.position import Position
+from statebackend._upkeep.arguments import check_number, check_settings
 from statebackend._upkeep.offline.offline_commit import Contents, OfflineJob, Uploads, open_offline
 from statebackend._upkeep.progress import Tell
 from statebackend._upkeep.seeding.duplicates import CHOICES, Duplicates
@@ -163,6 +164,11 @@ async def declared_for(
     sources: Mapping[str, Any], states: Declares, settings: Settings, clock_s: float | None, clock_kind: ClockKind
 ) -> SeededStates:
     """The states of a seed from these sources. Raises `InputError`, and what declares the states."""
+    check_settings(settings)
+    if not isinstance(cast("object", sources), Mapping):
+        raise InputError("sources are a mapping from the names of states to their rows", sources=repr(sources)[:80])
+    if clock_s is not None:
+        check_number(clock_s, "clock_s is where the job's clock begins: a number of seconds since 1970")
     if not sources:
         raise InputError("give the rows of at least one state; [] stands for none", sources=repr(sources))
     if clock_kind not in get_args(ClockKind):
