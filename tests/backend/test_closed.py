@@ -16,7 +16,6 @@ from tests.aggregates import Mean
 from tests.knobs import settings_with
 
 pytest.importorskip("rocksdict", reason="the extra rocksdb")
-pytestmark = pytest.mark.anyio
 
 SCHEMA = pa.schema({"n": pa.int64()})
 ROW = {"n": 2}

@@ -11,8 +11,6 @@ import statebackend as sb
 from statebackend._codec import commit as commits
 from statebackend.errors import UnsupportedVersionError
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def settings(tmp_path: Path) -> sb.Settings:

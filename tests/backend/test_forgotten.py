@@ -12,8 +12,6 @@ from statebackend.errors import BackendClosedError, InputError
 from tests.aggregates import Mean
 from tests.knobs import settings_with
 
-pytestmark = pytest.mark.anyio
-
 ROW = {"n": 1}
 USES: Mapping[str, list[Callable[[Any], object]]] = {
     "value": [

@@ -20,8 +20,6 @@ from tests.formats import content_jobs
 from tests.formats.make_golden_jobs import BATCHES, FLEET, GOLDEN_JOBS, WRITERS, declared, settings_of
 from tests.ranges.parts import open_run
 
-pytestmark = pytest.mark.anyio
-
 GENERATIONS = sorted(path.name for path in GOLDEN_JOBS.iterdir())
 LONG_AGO_S = 86_400
 
