@@ -323,7 +323,9 @@ class RangeState(msgspec.Struct, frozen=True, omit_defaults=True):
     sizes: tuple[StateSize, ...] | UnsetType = UNSET
     """How much there is of each keyed state; unset where it is not known."""
     restored: RestoreSource | UnsetType = UNSET
-    """Only in the first commit after the range was opened, if anything was read then."""
+    """Only in the first commit after the range was opened, if anything was read then. It proves that an owner made this
+    of what it had read: no edit from outside has it.
+    """
 
     @property
     def all_bases(self) -> tuple[Base | RocksDBBase, ...]:

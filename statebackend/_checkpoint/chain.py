@@ -6,6 +6,8 @@ the one before with something added, the answer is that the commit has to be rea
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import UNSET
+
 from statebackend._checkpoint.materialization.tiers import is_merged, last_id, members, members_in
 from statebackend._checkpoint.rescale import range_of
 from statebackend._codec.commit import Commit
@@ -32,7 +34,8 @@ def added_by(
         for part in commit.ranges:
             wanted = part.key_groups if key_groups is None else part.key_groups.intersection(key_groups)
             if wanted:
-                more = _added(before, commit, wanted)
+                may_be_edit = commit.epoch != before.epoch and part.restored is UNSET
+                more = _added(before, commit, wanted, may_be_edit=may_be_edit)
                 if more is None:
                     return "the state was rewritten"
                 found += more
@@ -40,12 +43,17 @@ def added_by(
     return found
 
 
-def _added(before: Commit, commit: Commit, key_groups: KeyGroupRange) -> Sequence[ChangeSetHandle] | None:
-    """The change sets that `commit` adds to its parent; `None` unless all else in it is the state of the parent."""
+def _added(
+    before: Commit, commit: Commit, key_groups: KeyGroupRange, *, may_be_edit: bool
+) -> Sequence[ChangeSetHandle] | None:
+    """The change sets that `commit` adds to its parent; `None` unless all else in it is the state of the parent.
+
+    `may_be_edit`: nothing proves that its writer is one that runs. Bases of such a one are of what it has restored, and
+    of that it logs every change. One that came to rewrite the job brings bases which hold what nobody logged.
+    """
     old, new = range_of(before, key_groups), range_of(commit, key_groups)
     has_new_bases = not set(new.all_bases) <= set(old.all_bases)
-    if commit.epoch != before.epoch and has_new_bases:
-        # Those of a writer that has just begun may hold what nobody logged: it may have come to rewrite the job.
+    if may_be_edit and has_new_bases:
         return None
     if _covered(old) - _covered(new):
         return None

@@ -44,7 +44,11 @@ class Life:
     def __init__(self, place: Place, seed: int) -> None:
         self.place = place
         self.chance = random.Random(seed)
-        self.job = Job(checkpoints_retained=2, inline_bytes_max=self.chance.choice([0, 10_000]))
+        self.job = Job(
+            checkpoints_retained=2,
+            inline_bytes_max=self.chance.choice([0, 10_000]),
+            materialize_handles_max=self.chance.choice([1, 512]),  # each opening brings a base, or none does
+        )
         self.type: Any = Leg
         self.told: list[str] = []
 

@@ -175,6 +175,45 @@ async def test_a_job_that_goes_back_gets_compensating_rows(tmp_path: Path) -> No
     ]
 
 
+async def test_a_new_writers_bases_do_not_make_it_begin_anew(tmp_path: Path) -> None:
+    """A job that runs for one batch at a time brings bases at its openings; what comes with them is told as changes.
+
+    An erasure, a start at an older checkpoint and a transformation in between are not taken for such a batch.
+    """
+    job = Job(materialize_handles_max=1)
+    for number in range(6):
+        await job.commit({"a": Leg("EWR", number), f"n{number}": EWR, f"n{number - 2}": None})
+        report = await job.mirror(tmp_path)
+        assert report.anew == (() if number else ("it is new",))
+        assert shown(tmp_path) == await job.state()
+    await job.commit({}), await job.mirror(tmp_path)  # now all lies in bases alone
+    await sb.erase(job.settings, ["n4"], store=job.store, clock=job.clock)
+    job.next_id += 1
+    assert (await job.mirror(tmp_path)).anew == ("the state was rewritten",)
+    assert shown(tmp_path) == await job.state()
+    await job.commit({"b": LGA}), await job.mirror(tmp_path)
+    await job.commit({"b": JFK}), await job.mirror(tmp_path)
+    await job.commit({"c": JFK}, checkpoint_id=job.next_id - 2)
+    assert (await job.mirror(tmp_path)).anew == ()
+    assert [row[::2] for row in ops(tmp_path) if row[1] == job.next_id - 1] == [
+        ("undo_update", "b"),
+        ("update", "c"),
+    ]
+    assert shown(tmp_path) == await job.state()
+    await job.commit({}), await job.mirror(tmp_path)
+    await sb.transform(
+        job.settings,
+        "legs",
+        lambda key, leg: [(key, msgspec.structs.replace(leg, miles=0))],
+        type=Leg,
+        store=job.store,
+        clock=job.clock,
+    )
+    job.next_id += 1
+    assert (await job.mirror(tmp_path)).anew == ("the state was rewritten",)
+    assert shown(tmp_path) == await job.state()
+
+
 async def test_a_start_from_a_savepoint(tmp_path: Path) -> None:
     """As a job that goes back; where what it abandoned was swept, the mirror starts anew."""
     job = Job(checkpoints_retained=1)

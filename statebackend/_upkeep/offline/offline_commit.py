@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from msgspec import UNSET
 
 from statebackend._backend.assembly import upload_scheduler
 from statebackend._backend.copy_writers import OpenUploader, choose_copies
@@ -155,6 +156,7 @@ class OfflineJob(msgspec.Struct, frozen=True):
             is_sent = False
             try:
                 contents = await write(uploads)
+                assert all(part.restored is UNSET for part in contents.ranges), "an edit passes for an owner's work"
                 await coordinator.outbox.leave(contents.left)
                 checkpoint_id = coordinator.next_checkpoint_id
                 snapshots = [
