@@ -19,6 +19,8 @@ Form = Literal["log", "table"]
 Kind = Literal["whole", "changes", "undo"]
 
 KEPT: Final = 2
+NEW: Final = "it is new"
+"""The reason of a step before which no other one was done."""
 
 
 class MirrorStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,6 +60,11 @@ class MirrorStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     done: bool = False
     refused: bool = False
     hold_s: float = 0.0
+
+    @property
+    def has_name(self) -> bool:
+        """True if the mirror's name is taken by it: some step of it was done. One that never was may be a slip."""
+        return self.done or self.reason != NEW
 
     @property
     def has_sequence(self) -> int:

@@ -7,7 +7,7 @@ import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._log.fresh_names import new_stamp
-from statebackend._log.mirror_steps import MirrorLog, MirrorStep
+from statebackend._log.mirror_steps import NEW, MirrorLog, MirrorStep
 from statebackend._mirroring.mirror_report import MirrorReport
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.planning import StepPlan, declared, plan, whole
@@ -19,7 +19,13 @@ from statebackend._tasks import finish
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend._upkeep.progress import Tell
 from statebackend.abc import Clock, Observer
-from statebackend.errors import CheckpointNotFoundError, InputError, MissingObjectError, WrongMirrorError
+from statebackend.errors import (
+    CheckpointNotFoundError,
+    InputError,
+    MissingObjectError,
+    StoreUnavailableError,
+    WrongMirrorError,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -111,9 +117,11 @@ class Mirroring:
         newest, found = await self._log.newest(), await self._target.find()
         while not _fit(newest, found) and (now := await self._log.newest()) != newest:  # others have gone on meanwhile
             newest, found = now, await self._target.find()
+        self._number = max(0 if newest is None else newest.number, found.number or 0)
+        if newest is not None and not newest.has_name and self._differs(newest) and found.mirror_id != newest.mirror_id:
+            newest = None  # a slip, which has failed
         self._check(newest, found)
         self._at = self._begun = None
-        self._number = max(0 if newest is None else newest.number, found.number or 0)
         if newest is not None and not self._anew:
             if not _fit(newest, found):
                 self._anew = "the table was emptied, or put back to an older state"
@@ -126,6 +134,11 @@ class Mirroring:
         self._is_known = True
         if self._at is not None:
             self.report = self._reported(self._at)
+
+    def _differs(self, step: MirrorStep) -> bool:
+        mirror = self._mirror
+        wanted = mirror.state, mirror.form, self._target.place, mirror.key_as_json
+        return (step.state, step.form, step.target, step.key_as_json) != wanted
 
     def _check(self, newest: MirrorStep | None, found: MirrorMark) -> None:
         mirror, place = self._mirror, self._target.place
@@ -177,7 +190,7 @@ class Mirroring:
             self._begun = None
             return whole(newest, "it fell behind what is kept")
         if self._at is None:
-            return whole(newest, "it is new")
+            return whole(newest, NEW)
         return await plan(self._primary, self._at, newest, state_in(newest, self._mirror.state))
 
     async def _as_written(self, step: MirrorStep) -> StepPlan | None:
@@ -243,6 +256,11 @@ class Mirroring:
             except InputError:
                 await self._log.refused(step)
                 raise
+            except StoreUnavailableError:
+                self._is_known = False
+                if ((await self._target.find()).number or 0) < number:
+                    raise
+                return True  # another process was quicker
             self._at = self._last = await self._log.done(step)
         self._begun, self._anew = None, ""
         self._tell(planned, spool.rows, self._clock.monotonic() - begun_s)

@@ -58,7 +58,15 @@ async def older_changes(
         )
     rows: list[Mapping[str, Any]] = []
     async with target.opened(settings):
-        async for batch in target.read_back(step.generation):
+        mark = await target.find()
+        if mark.is_empty or mark.mirror_id not in (None, step.mirror_id):
+            raise InputError(
+                "the mirror of that name writes to another table: read that",
+                name=name,
+                target=target.place,
+                target_mirrored=step.target,
+            )
+        async for batch in target.read_back(step.generation, key_group(key, step.max_parallelism)):
             rows += await primary.threads.cpu(_chosen, batch, step, found, key)
     return _joined(found, sorted(rows, key=lambda row: int(row[CHECKPOINT_ID])))
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from statebackend._columns.arrow import RecordBatch, Schema
+from statebackend._columns.arrow import RecordBatch, Schema, pc
 from statebackend._log.mirror_steps import Form
+from statebackend._reading.rows.layouts import KEY_GROUP
 from statebackend.errors import InputError
 from statebackend.settings import Settings
 
@@ -121,17 +122,23 @@ class MirrorTarget(ABC):
         one. Rows and number at once, if the target can: else the number last.
         """
 
-    async def read_back(self, generation: int) -> AsyncIterator[RecordBatch]:
-        """Yield the rows of a `log` that have this generation, in any order, perhaps some of them twice, with others.
+    async def read_back(self, generation: int, key_group: int) -> AsyncIterator[RecordBatch]:
+        """Yield the rows of a `log` that have this generation and key group, and "begin", which has no key group.
 
-        Needed only for the history of a key (`history_of(mirror=)`).
+        In any order, perhaps some of them twice, and perhaps with others. Needed only for the history of a key
+        (`history_of(mirror=)`).
         """
-        raise InputError("this target does not read its rows back: read the history in it by SQL", target=self.place)
+        raise reads_no_rows_back(self)
         yield
 
     def view(self) -> str | None:
         """The text of a query that shows the newest row of each key of a `log`, where there is one."""
         return None
+
+
+def reads_no_rows_back(target: MirrorTarget) -> InputError:
+    """The error of a target that only SQL reads."""
+    return InputError("this target does not read its rows back: read the history in it by SQL", target=target.place)
 
 
 def check_form(target: MirrorTarget, form: Form | None) -> Form:
@@ -140,6 +147,12 @@ def check_form(target: MirrorTarget, form: Form | None) -> Form:
     if found not in target.forms:
         raise InputError("the target has no such form", form=form, target=target.place, forms=", ".join(target.forms))
     return found
+
+
+def rows_to_read_back(generation: int, key_group: int) -> Any:
+    """What `MirrorTarget.read_back` asks for, for readers that leave out what does not have it."""
+    group = pc.field(KEY_GROUP)
+    return (pc.field(GENERATION) == generation) & ((group == key_group) | group.is_null())
 
 
 def partition_of(key_group: Any, partitions: int) -> Any:

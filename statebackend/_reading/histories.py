@@ -97,9 +97,9 @@ async def history_of(
     It goes back over the commits that led to the newest one, as far as they are kept without a gap: savepoints that
     lie before that tell nothing. `since`: no further back than the newest commit that is not later.
 
-    `mirror`: an `sb.Mirror` of the state with a log in a folder. What it has written since it last began anew is told
-    behind what the job keeps: of such a change `sequence` is -1, and its source has the batch alone. Where the job was
-    taken back, the commits that were abandoned are told, and then the one that took them back.
+    `mirror`: an `sb.Mirror` of the state with a log, in a folder, Delta or Iceberg. What it has written since it last
+    began anew is told behind what the job keeps: of such a change `sequence` is -1, and its source has the batch alone.
+    Where the job was taken back, the commits that were abandoned are told, and then the one that took them back.
 
     Values are shown as by `read_rows`, without the classes. Of the log each kept entry is read once, and of the changes
     and the state what belongs to the key's group. Nothing is written, and nobody is fenced.

@@ -193,7 +193,7 @@ def _add_readers(
     logging.add_argument("key", help=_KEY)
     logging.add_argument("--since", metavar="TIME", help="no further back than this time, as for --at")
     logging.add_argument(
-        "--mirror", metavar="TARGET", help="read on in the log of a mirror in this folder, where what is kept ends"
+        "--mirror", metavar="TARGET", help="read on in a mirror's log, a folder or delta:URL, where what is kept ends"
     )
     logging.add_argument("--mirror-name", metavar="NAME", help="of the mirror; by default that of the state")
 

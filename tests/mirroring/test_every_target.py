@@ -3,10 +3,12 @@
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -174,3 +176,14 @@ async def test_a_late_one_does_nothing(place: Place) -> None:
     await job.commit({"c": EWR})
     await job.mirror(place.target(), form=place.form)
     assert place.rows() == await job.state()
+
+
+async def test_two_at_once(place: Place) -> None:
+    """Each ends well, whoever is the quicker: the other finds the step done, and goes on from there."""
+    job = Job()
+    for number in range(4):
+        await job.commit({"a": Leg("EWR", number), f"n{number}": EWR})
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(partial(job.mirror, place.target(), form=place.form))
+        assert place.rows() == await job.state()

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
+from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.targets.parquet import ParquetTarget
-from statebackend.errors import InputError, KeyTypeError, WrongMirrorError
+from statebackend.errors import InputError, KeyTypeError, StoreAccessError, WrongMirrorError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
 from tests.log.swept import HOUR_S
@@ -396,6 +397,37 @@ async def test_two_mirrors_of_one_name_and_one_table_for_two(tmp_path: Path) -> 
     report = await job.mirror(tmp_path / "two", anew=True)  # it moves
     assert report.anew == ("it was asked to start over",)
     assert shown(tmp_path / "two") == await job.state()
+
+
+async def test_a_name_is_taken_by_the_first_step_that_is_done(tmp_path: Path) -> None:
+    """Not by a slip that has failed: a wrong target, or two of them, and then the right one."""
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.commit({"x": 1}, state="other", type_=int)
+    denied = Fail(error=StoreAccessError("no rights"), operation="put_if_absent")
+    for wrong in ("memory://one", "memory://two"):
+        with pytest.raises(StoreAccessError):
+            await job.mirror(ParquetTarget(wrong, store=FaultyStore(MemoryStore(), [denied])))
+    with pytest.raises(StoreAccessError):
+        await job.mirror(
+            ParquetTarget("memory://one", store=FaultyStore(MemoryStore(), [denied])), state="other", name="legs"
+        )
+    report = await job.mirror(tmp_path / "right")
+    assert report.anew == ("it is new",)
+    assert shown(tmp_path / "right") == await job.state()
+    with pytest.raises(WrongMirrorError, match="another table"):
+        await job.mirror(tmp_path / "wrong")
+    await job.commit({"a": LGA})
+    assert (await job.mirror(tmp_path / "right")).anew == ()
+    assert shown(tmp_path / "right") == await job.state()
+
+
+@pytest.mark.parametrize("to", ["", "gs://bucket/legs", "iceberg:air.legs", "s3://", "delta:", "postgresql://host/db"])
+def test_a_target_that_there_is_not_is_refused_where_it_is_named(to: str) -> None:
+    """By a word for what was given: a mirror's user knows of no primary there."""
+    with pytest.raises(InputError) as raised:
+        Mirror("legs", to=to)
+    assert "the primary" not in str(raised.value)
 
 
 async def test_a_job_that_is_deleted_and_made_anew(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from statebackend.reports import KeyHistory
 from tests.log.swept import HOUR_S
 from tests.mirroring.listed import Listed
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job
+from tests.mirroring.places import PLACES
 
 SHOWN = {
     "EWR": {"origin": "EWR", "miles": 1},
@@ -31,37 +32,56 @@ def told(found: KeyHistory) -> list[tuple[Any, ...]]:
     return [(each.source and each.source.batch_id, each.before, each.after) for each in found.changes]
 
 
-async def test_all_changes_since_the_mirror_began(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["folder", "delta-log", "iceberg"])
+async def test_all_changes_since_the_mirror_began(name: str, tmp_path: Path) -> None:
     """As if the log had been kept: batch by batch, and what the key had at the beginning."""
-    job = Job(checkpoints_retained=1)
+    job, target = Job(checkpoints_retained=1), PLACES[name]("", tmp_path).target
+    await job.commit({"a": LGA, "b": LGA})
+    await job.mirror(target(), form="log")
     await job.commit({"a": EWR, "b": EWR})
-    await job.mirror(tmp_path)
+    await job.mirror(target(), form="log", anew=True)  # what comes before is of an older generation
     for leg in (JFK, None, LGA):
         await job.commit({"a": leg, "b": JFK})
-        await job.mirror(tmp_path)
+        await job.mirror(target(), form="log")
     whole = await sb.history_of(job.settings, "legs", "a", store=job.store)
     assert told(whole) == [
-        (4, None, SHOWN["LGA"]),
-        (3, SHOWN["JFK"], None),
-        (2, SHOWN["EWR"], SHOWN["JFK"]),
-        (1, None, SHOWN["EWR"]),
+        (5, None, SHOWN["LGA"]),
+        (4, SHOWN["JFK"], None),
+        (3, SHOWN["EWR"], SHOWN["JFK"]),
+        (2, SHOWN["LGA"], SHOWN["EWR"]),
+        (1, None, SHOWN["LGA"]),
     ]
     await swept(job)
     await job.commit({"a": JFK})
-    await job.mirror(tmp_path)
+    await job.mirror(target(), form="log")
     short = await sb.history_of(job.settings, "legs", "a", store=job.store)
     assert len(short.changes) < 5
     assert not short.is_whole
-    mirror = sb.Mirror("legs", to=tmp_path)
+    mirror = sb.Mirror("legs", to=target())
     found = await sb.history_of(job.settings, "legs", "a", mirror=mirror, store=job.store)
-    assert told(found) == [(6, SHOWN["LGA"], SHOWN["JFK"]), *told(whole)[:-1]]
-    assert (found.checkpoint_id, found.value, found.is_whole) == (1, SHOWN["EWR"], False)
+    assert told(found) == [(7, SHOWN["LGA"], SHOWN["JFK"]), *told(whole)[:-2]]
+    assert (found.checkpoint_id, found.value, found.is_whole) == (2, SHOWN["EWR"], False)
     assert [each.sequence for each in found.changes[1:]] == [-1, -1, -1]
     since = await sb.history_of(
         job.settings, "legs", "a", mirror=mirror, store=job.store, since=whole.changes[1].committed_at_s
     )
     assert told(since) == told(found)[:2]
-    assert (since.checkpoint_id, since.value) == (3, None)
+    assert (since.checkpoint_id, since.value) == (4, None)
+
+
+async def test_another_table_is_not_read_for_the_mirrors(tmp_path: Path) -> None:
+    """It may be a log, too, with generations that are numbered alike."""
+    job = Job(checkpoints_retained=1)
+    await job.commit({"a": EWR})
+    await job.mirror(tmp_path / "one")
+    await job.mirror(tmp_path / "other", name="other")
+    await swept(job)
+    await job.mirror(tmp_path / "one")
+    for folder in ("other", "none"):
+        with pytest.raises(InputError, match="another table"):
+            await sb.history_of(
+                job.settings, "legs", "a", mirror=sb.Mirror("legs", to=tmp_path / folder), store=job.store
+            )
 
 
 async def test_a_mirror_that_does_not_reach_so_far_is_refused(tmp_path: Path) -> None:

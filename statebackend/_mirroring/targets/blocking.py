@@ -2,9 +2,11 @@
 
 import importlib
 from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
-from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget
+from statebackend._columns.arrow import RecordBatch
+from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, MirrorTarget, reads_no_rows_back
 from statebackend._tasks import finish
 from statebackend._threads import FileThreads
 from statebackend.errors import SettingsError, StoreUnavailableError, WrongMirrorError, needs_extra
@@ -25,6 +27,15 @@ class BlockingTarget(MirrorTarget):
     async def write(self, rows: MirrorRows) -> None:
         await finish(self._threads.io, self._write, rows)
 
+    async def read_back(self, generation: int, key_group: int) -> AsyncIterator[RecordBatch]:
+        batches = self._read_back(generation, key_group)
+        while (batch := await finish(self._threads.io, _next_of, batches)) is not None:
+            yield batch
+
+    def _read_back(self, generation: int, key_group: int) -> Iterator[RecordBatch]:
+        raise reads_no_rows_back(self)
+        yield
+
     @abstractmethod
     def _find(self) -> MirrorMark: ...
 
@@ -43,6 +54,10 @@ class BlockingTarget(MirrorTarget):
         if not rows.is_whole and mark.number not in (None, rows.number - 1):
             raise StoreUnavailableError("the table was put back meanwhile: look again", target=self.place)
         return False
+
+
+def _next_of(batches: Iterator[RecordBatch]) -> RecordBatch | None:
+    return next(batches, None)
 
 
 def imported(name: str, what: str, extra: str) -> Any:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
-from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, newest_view
+from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, newest_view, rows_to_read_back
 from statebackend._mirroring.targets.blocking import BlockingTarget, imported, told
 from statebackend._mirroring.targets.lakehouse_types import fitting
 from statebackend._reading.rows.layouts import KEY_GROUP
@@ -44,6 +44,8 @@ class DeltaTarget(BlockingTarget):
     def __init__(self, uri: str, *, partitions: int = 16, storage_options: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self._delta: Final[Any] = imported("deltalake", "a mirror in Delta", "delta")
+        if not uri:
+            raise InputError("name the table's folder, or its URL: delta:/tables/legs", target="delta:")
         if partitions < 1:
             raise InputError("a table has at least one partition", partitions=partitions)
         self._uri = uri
@@ -169,6 +171,12 @@ class DeltaTarget(BlockingTarget):
                 partition = pa.array(groups % self.partitions, pa.int32())
                 found = pa.RecordBatch.from_arrays([partition, *found.columns], [PARTITION, *found.schema.names])
             yield from pa.Table.from_batches([found]).cast(self._schema).to_batches()
+
+    def _read_back(self, generation: int, key_group: int) -> Iterator[RecordBatch]:
+        """By the statistics in the table's own log, files of other generations are not read."""
+        with self._translated():
+            if (table := self._opened()) is not None:
+                yield from table.to_pyarrow_dataset().to_batches(filter=rows_to_read_back(generation, key_group))
 
     @contextmanager
     def _translated(self) -> Generator[None]:

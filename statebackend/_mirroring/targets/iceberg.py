@@ -5,7 +5,7 @@ switched off by a property of the table: of two that write the same step one fai
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
@@ -94,8 +94,9 @@ class IcebergTarget(BlockingTarget):
         self._shown = self._schema.names
         with self._translated():
             if not self._loaded.table_exists(self._name):
-                self._loaded.create_table(self._name, schema=self._schema, properties={RETRIES_KEY: "0"})
-                return
+                with suppress(self._errors.TableAlreadyExistsError):  # another process was quicker
+                    self._loaded.create_table(self._name, schema=self._schema, properties={RETRIES_KEY: "0"})
+                    return
             there = self._loaded.load_table(self._name)
             if there.properties.get(RETRIES_KEY) != "0":
                 with there.transaction() as changes:
@@ -128,6 +129,11 @@ class IcebergTarget(BlockingTarget):
             with table.transaction() as commit:
                 for some in _tables(rows.batches()):
                     commit.append(some.cast(self._schema), snapshot_properties=said)
+
+    def _read_back(self, generation: int, key_group: int) -> Iterator[RecordBatch]:
+        with self._translated():
+            asked = f"generation = {generation} AND (key_group = {key_group} OR key_group IS NULL)"
+            yield from self._loaded.load_table(self._name).scan(row_filter=asked).to_arrow_batch_reader()
 
     @contextmanager
     def _translated(self) -> Generator[None]:

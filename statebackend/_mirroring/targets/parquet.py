@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from statebackend._backend.stores import open_store, open_threads
-from statebackend._columns.arrow import Array, RecordBatch, pa, pc
+from statebackend._columns.arrow import Array, RecordBatch, pa
 from statebackend._mirroring.target import (
     BATCH_ID,
     CHECKPOINT_ID,
@@ -32,11 +32,13 @@ from statebackend._mirroring.target import (
     MirrorTable,
     MirrorTarget,
     newest_view,
+    rows_to_read_back,
 )
 from statebackend._reading.rows.layouts import KEY_GROUP
 from statebackend.abc import Capability, ObjectStore
-from statebackend.errors import InputError, MirrorSchemaError, ObjectExistsError
+from statebackend.errors import InputError, MirrorSchemaError, ObjectExistsError, PrimaryUrlError
 from statebackend.settings import Settings
+from statebackend.settings.settings import check_primary
 
 FILE_ROWS_MAX: Final = 1_000_000
 MIRROR_KEY: Final = b"statebackend.mirror"
@@ -61,6 +63,8 @@ class ParquetTarget(MirrorTarget):
         text = os.fspath(folder)
         url = urlsplit(text)
         self._url = text.rstrip("/") if url.scheme else f"file://{Path(text).absolute()}"
+        if store is None:
+            _check_folder(text, self._url)
         self._compression = compression
         self._instead = store
         self._columns: Sequence[str] = ()
@@ -136,16 +140,31 @@ class ParquetTarget(MirrorTarget):
             writer.write_table(pa.Table.from_batches(list(batches)).cast(schema))
         return file.getvalue()
 
-    async def read_back(self, generation: int) -> AsyncIterator[RecordBatch]:
+    async def read_back(self, generation: int, key_group: int) -> AsyncIterator[RecordBatch]:
         first = f"{generation:012d}"
         names = [info.key async for info in self._store.list("") if _OURS.fullmatch(info.key) and info.key >= first]
         for name in names:
-            for batch in await self._threads.cpu(_rows_of, await self._store.get(name), generation):
+            for batch in await self._threads.cpu(_rows_of, await self._store.get(name), generation, key_group):
                 yield batch
 
     def view(self) -> str | None:
         files = f"{self._url.removeprefix('file://')}/*.parquet".replace("'", "''")
         return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
+
+
+def _check_folder(text: str, url: str) -> None:
+    """Raise `InputError` for what is no folder, as which any text passes that names no other target."""
+    try:
+        if not text:
+            raise PrimaryUrlError("no folder is named")
+        check_primary(url)
+    except PrimaryUrlError as error:
+        raise InputError(
+            "no mirror goes there: give a folder, or its URL as of a primary; delta: and a folder or a URL;"
+            " postgresql://HOST/DB?table=NAME; or a target, such as sb.mirrors.IcebergTarget",
+            target=error.facts.get("primary", ""),
+            reason=str(error).partition(":")[0].replace("primary", "target"),
+        ) from error
 
 
 def _leaves(name: str, rows: Array) -> Iterator[tuple[str, Array]]:
@@ -162,10 +181,11 @@ def _is_text(values: Array) -> bool:
     return not (pa.types.is_primitive(values.type) or pa.types.is_decimal(values.type))
 
 
-def _rows_of(body: bytes, generation: int) -> list[RecordBatch]:
-    """The rows of a file that have this generation."""
-    table = _parquet().read_table(pa.BufferReader(body))
-    found: list[RecordBatch] = table.filter(pc.equal(table.column(GENERATION), generation)).to_batches()
+def _rows_of(body: bytes, generation: int, key_group: int) -> list[RecordBatch]:
+    """The rows of a file that have this generation, and this key group or none."""
+    found: list[RecordBatch] = (
+        _parquet().read_table(pa.BufferReader(body), filters=rows_to_read_back(generation, key_group)).to_batches()
+    )
     return found
 
 

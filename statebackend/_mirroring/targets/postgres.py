@@ -88,6 +88,7 @@ class PostgresTarget(BlockingTarget):
         columns = columns_of(table.schema, place=self.place)
         own = [each for each in columns if each.name != OP]
         with self._translated(), self._connection.transaction():
+            self._execute("SELECT pg_advisory_xact_lock(hashtext(%s))", MARKS)  # of two that make a table one fails
             self._execute(
                 "CREATE TABLE IF NOT EXISTS {marks}"
                 " (table_name text PRIMARY KEY, mirror_id text NOT NULL, number bigint NOT NULL)"
