@@ -150,7 +150,7 @@ def check_form(target: MirrorTarget, form: Form | None) -> Form:
 
 
 def rows_to_read_back(generation: int, key_group: int) -> Any:
-    """What `MirrorTarget.read_back` asks for, for readers that leave out what does not have it."""
+    """The rows that `MirrorTarget.read_back` asks for, as a filter of Arrow."""
     group = pc.field(KEY_GROUP)
     return (pc.field(GENERATION) == generation) & ((group == key_group) | group.is_null())
 

@@ -272,6 +272,27 @@ async def test_a_commit_that_cannot_be_read_is_passed_over() -> None:
     assert await job.read(checkpoint_id=damaged - 1) == damaged - 1
 
 
+async def test_claims_at_the_end_of_a_stretch_of_a_long_log_stand_for_its_commit() -> None:
+    """Each names the newest commit before it, of which a long log knows nothing else."""
+    job = Job(checkpoints_retained_s=THREE_DAYS_S, sweep_interval_s=0.0)
+    job.pass_time(-job.clock.now_s % COARSE_S + 1.0)
+    for checkpoint_id in range(12):
+        await job.commit(checkpoint_id)
+        for _ in range(2):
+            job.pass_time(FINE_S / 4)
+            async with job.backend():
+                pass
+        job.pass_time(COARSE_S - FINE_S / 2)
+    job.pass_time(30 * HOUR_S)
+    await job.commit(100)
+    store = ScopedStore(job.store, f"{JOB}/")
+    log = LogReader(store, JOB, threads_of(job.settings))
+    await Sweep(
+        store, log, checkpoints_retained=1, checkpoints_retained_s=THREE_DAYS_S, clock=job.clock, part_entries=5
+    ).run(dry_run=False)
+    assert set(await job.commits()) == set(range(13))
+
+
 async def test_a_long_log_is_thinned_on_the_way() -> None:
     """Part by part, with the same milestones as in one go."""
     job = Job(checkpoints_retained_s=THREE_DAYS_S, sweep_interval_s=0.0)

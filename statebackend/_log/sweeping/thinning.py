@@ -9,6 +9,7 @@ ones: what was the newest of the last ten minutes of an hour becomes the newest 
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from statebackend._codec.commit import Commit
@@ -62,19 +63,28 @@ async def thinned(
         if before <= sequence < floor or (sequence in known and sequence < max(before, floor))
     }
     found: list[Milestone] = []
-    for candidates in slots(competing, ages=ages, retained_s=retained_s):
+    stretches = slots(competing, ages=ages, retained_s=retained_s)
+    for candidates, older in pairwise((*stretches, [before - 1])):
         for sequence in candidates:
-            milestone = known.get(sequence) or await _milestone_at(log, sequence)
+            milestone = known.get(sequence) or await _milestone_at(log, sequence, behind=older[0])
             if milestone is not None:
                 found.append(milestone)
                 break
     return found
 
 
-async def _milestone_at(log: LogReader, sequence: int) -> Milestone | None:
-    """`None` for a claim, and for what cannot be read."""
+async def _milestone_at(log: LogReader, sequence: int, *, behind: int) -> Milestone | None:
+    """That of the entry; for a claim, of the commit that it names, if that lies behind the stretch before.
+
+    Of a long log only the newest entry of each stretch is known, which a job that ends and is opened has made a claim.
+    `None` for what cannot be read.
+    """
     try:
         entry = await log.load(sequence)
     except (CorruptCommitError, MissingObjectError):
         return None
-    return Milestone.of(entry) if isinstance(entry, Commit) else None
+    if isinstance(entry, Commit):
+        return Milestone.of(entry)
+    if entry.newest is None or entry.newest <= behind:
+        return None
+    return await _milestone_at(log, entry.newest, behind=behind)

@@ -163,7 +163,7 @@ def _check_folder(text: str, url: str) -> None:
             "no mirror goes there: give a folder, or its URL as of a primary; delta: and a folder or a URL;"
             " postgresql://HOST/DB?table=NAME; or a target, such as sb.mirrors.IcebergTarget",
             target=error.facts.get("primary", ""),
-            reason=str(error).partition(":")[0].replace("primary", "target"),
+            reason=error.message.replace("primary", "target"),
         ) from error
 
 
