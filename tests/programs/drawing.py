@@ -102,13 +102,8 @@ HELD_BACK = frozenset[str]()
 """Combinations that are known to be wrong today: they are not drawn before they are mended."""
 FRESH = 100_000
 """From this seed on are those that a commit draws for its tests. What would make them depend on threads, or has not
-been hunted for long, is drawn for the seeds before it alone."""
-YOUNG = frozenset(
-    {
-        *("weather", "kill at a request", "adopt", "rewrite", "broadcast", "standby", "transform"),
-        *("mirror", "clone", "seed anew", "history", "starts", "tail"),
-    }
-)
+been hunted for long, is drawn for the seeds before it alone: so were mirrors, clones, seeds and histories once."""
+YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "standby"})
 TAILED = 0.15
 """So many programs end with what `tails.py` has."""
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")

@@ -142,8 +142,8 @@ def transform(running: "Running", step: Transform) -> None:
 
 
 def _has_equal_names(held: Dictionaries, state: Declared) -> bool:
-    """True if a map has names that Python takes for equal: no function is given such a dict."""
-    maps = held.rows(state).values() if state.kind == "map" else ()
+    """True if no function is given the dict of a map: Python takes two names for equal. Decimals are text in it."""
+    maps = held.rows(state).values() if state.kind == "map" and state.names != "decimal" else ()
     return any(len({cell.name for cell in entries.values()}) < len(entries) for entries in maps)
 
 
