@@ -1,6 +1,7 @@
 """The entries of all states of a backend at one moment, as the changes that would rebuild them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes
@@ -57,19 +58,20 @@ class PlacedStates:
     def changes(self, groups: Sequence[int], *, one_by_one: bool = False) -> Iterator[Changes]:
         """The changes that rebuild the entries of these groups, which are in ascending order, from nothing.
 
-        Small neighbouring groups come together, state after state; with `one_by_one` each group comes by itself. Values
-        that had expired by the moment of the snapshot are left out; the others are as they were written.
+        Small neighbouring groups come together, state after state where all begin with one group; with `one_by_one`
+        each group comes by itself. No changes begin with a group below that of those before them. Values that had
+        expired by the moment of the snapshot are left out; the others are as they were written.
         """
         at, count = 0, 1
         while at < len(groups):
             span = KeyGroupRange(groups[at], groups[at : at + count][-1])
             size_bytes = 0
-            for table in self._tables:
+            self._pause()
+            # By the first group of each: where a new segment begins with a group, nothing of those before it is left.
+            for changes in merge(*(table.changes(span) for table in self._tables), key=lambda each: each.span.first):
+                size_bytes += changes.size_bytes
+                yield changes
                 self._pause()
-                for changes in table.changes(span):
-                    size_bytes += changes.size_bytes
-                    yield changes
-                    self._pause()
             at += count
             if not one_by_one:  # as many groups as would have made the size, but at most twice as many as this time
                 count = max(1, min(2 * count, count * TOGETHER_BYTES // max(1, size_bytes)))

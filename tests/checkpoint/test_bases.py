@@ -381,6 +381,13 @@ def test_groups_without_entries_make_no_piece() -> None:
     assert list(pack(iter(()), {1, 2}, segment_bytes_max=1)) == []
 
 
+def test_a_layer_of_the_smallest_segments_has_no_frame_without_changes() -> None:
+    """Where next to nothing may be in flight: found by the simulation (seed 22, over runs)."""
+    changes, layer = changes_of([[10]] * 3), ("layer", SequenceNumber(1))
+    pieces = list(pack(changes, range(3), segment_bytes_max=0, merged=layer))
+    assert [frame.records for piece in pieces for frame in piece.frames] == [1, 1, 1]
+
+
 def test_a_piece_is_handed_out_before_the_next_is_begun() -> None:
     """So no more than one segment is in memory, however large the state is."""
     taken: list[int] = []

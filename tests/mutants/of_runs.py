@@ -18,6 +18,13 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "assert_damage_is_refused",
     ),
     _Over(
+        "a page that is copied from a mapped file is believed unverified",
+        "statebackend._runs.page_map",
+        "            if zlib.crc32(view[number * size : (number + 1) * size]) != checksum:",
+        "            if False:",
+        "assert_damage_is_refused",
+    ),
+    _Over(
         "the checksums of pages are believed unverified",
         "statebackend._runs.run_file",
         "        if self._checksum() != segment.checksum:",

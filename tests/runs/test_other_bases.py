@@ -43,3 +43,19 @@ async def test_a_base_that_is_due_for_memory_is_told_of(
         await job.commit(backend)
         await job.commit(backend)
         assert len(told()) == times
+
+
+@run_virtual
+async def test_a_segment_of_a_base_has_all_rows_of_its_groups(tmp_path: Path) -> None:
+    """Groups come together, those of rows in pages beside those of another state: no border lies between the two."""
+    job = Job(tmp_path, in_flight_bytes_max=1, persist_size_threshold_bytes=1, max_parallelism=128)
+    async with job.open() as backend:
+        other = backend.value_state("other", int)
+        for number in range(30):
+            other[f"v{number}"] = number
+        job.write(backend, [f"k{number}" for number in range(40)])
+        await job.commit(backend)
+        await job.commit(backend)
+        assert len(table_of(backend)._runs) == 40
+    async with job.open() as backend:
+        assert dict(backend.value_state("other", int)) == {f"v{number}": number for number in range(30)}

@@ -151,7 +151,7 @@ def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSe
     frame: list[Changes] = []
     for each in changes:
         is_full = size_bytes >= (enough if each.span.first > reached else most)
-        if is_full or (frame and is_paged(each) != is_paged(frame[0])):
+        if frame and (is_full or is_paged(each) != is_paged(frame[0])):
             yield change_set(*(merged or (LOG_ID, SequenceNumber(number))), frame)
             number, size_bytes, frame = number + 1, 0, []
         frame.append(each)
