@@ -288,6 +288,8 @@ def test_what_cannot_be_placed_is_refused_at_once(spark: SparkSession, tmp_path:
         (InputError, {"key": "nobody"}),
         (InputError, {"frames": {"list": frames["value"].selectExpr("1.5D AS who", "array('x') AS value")}}),
         (InputError, {"starts_from": object()}),
+        (InputError, {"clock_s": 1.0, "clock_kind": "now"}),
+        (InputError, {"clock_s": "now"}),
     ]
     for error, options in wrong:
         with pytest.raises(error):
