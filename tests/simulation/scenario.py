@@ -1,5 +1,6 @@
 """Everything a seed decides before the run: the job's settings, the weather of its stores, the end of each life."""
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -173,6 +174,13 @@ def draw_settings(chance: Random) -> Settings:
         materialize_fan_in=chance.choice((0, 2, 3)),
         **draw_materialization(chance),
     )
+
+
+def draw_table_kind(chance: Random) -> dict[str, Any]:
+    """Draw if the columnar state is looked up in its bases and layers, whose files have no name here."""
+    if chance.random() >= 0.33:
+        return {}
+    return {"table": "runs", "table_memory_bytes": 4 * MiB, "table_dir": tempfile.gettempdir()}
 
 
 def draw_materialization(chance: Random) -> dict[str, Any]:

@@ -4,15 +4,15 @@
     python -m tests.simulation --seeds 10000                     many seeds
     STATEBACKEND_SEED=1234 nox -s simulation                     one seed again, with its trace
 
-A process that works on the job is called a life. The seed decides a run: the settings, how the stores behave (the
-weather), what each life writes, when it is cancelled, by a scope or by `task.cancel()`, when it crashes, and which
-lives continue as zombies while the next ones work. Half of the seeds also have savepoints, sweeps beside the lives, and
-nights after which a sweep finds everything old, and many of these keep commits for their age; savepoints are made of
-the next commit, of the newest behind it, and of older ones from outside, and lives start from them. In one of eight the
-job is opened again for each batch; in one of three its newest commit may be damaged or lost between two lives, while a
-host's disk has a good copy. In half of the seeds the job is read beside all that, by readers quick and slow; in one of
-three its change feed is followed, in one of three a state is mirrored into a table, and in one of three there are lives
-that follow the job first, and then take it over.
+A process that works on the job is called a life. The seed decides a run: the settings, in one of three with columns
+that are looked up in runs, how the stores behave (the weather), what each life writes, when it is cancelled, by a scope
+or by `task.cancel()`, when it crashes, and which lives continue as zombies while the next ones work. Half of the seeds
+also have savepoints, sweeps beside the lives, and nights after which a sweep finds everything old, and many of these
+keep commits for their age; savepoints are made of the next commit, of the newest behind it, and of older ones from
+outside, and lives start from them. In one of eight the job is opened again for each batch; in one of three its newest
+commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the seeds the job is
+read beside all that, by readers quick and slow; in one of three its change feed is followed, in one of three a state is
+mirrored into a table, and in one of three there are lives that follow the job first, and then take it over.
 
 Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
 values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.
@@ -77,6 +77,7 @@ from tests.simulation.scenario import (
     draw_scenario,
     draw_short_lives,
     draw_small,
+    draw_table_kind,
     draw_upkeep,
     draw_ways,
 )
@@ -178,6 +179,7 @@ class _World:
             checkpoints_retained=self._upkeep.checkpoints_retained,
             sweep_interval_s=self._upkeep.sweep_interval_s or (3600.0 if self._is_opened_often else 0.0),
             checkpoints_retained_s=self._drawing("milestones").choice(RETAINED_S) if self._upkeep != Upkeep() else 0.0,
+            **draw_table_kind(self._drawing("table")),
         )
         self.job: Final = SimulatedJob(
             late=self._scenario.weather.late, checkpoints_retained=self.settings.checkpoints_retained
