@@ -126,7 +126,7 @@ def test_every_number_has_its_bounds_tested_here() -> None:
         *AT_LEAST_ONE,
         *NOT_NEGATIVE_BYTES,
         *PARTS,
-        *("table_memory_bytes", "max_parallelism", "checkpoints_retained"),
+        *("table_memory_bytes", "state_memory_bytes", "max_parallelism", "checkpoints_retained"),
     }
     numbers = {name for name in dotted_names(Settings) if type(value_of(settings(), name)) in {int, float}}
     assert tested == numbers | {"inline_bytes_max"}  # by default none: the number depends on the primary
@@ -460,6 +460,19 @@ def test_rocksdb_needs_some_memory() -> None:
     with pytest.raises(SettingsError) as caught:
         settings(table_memory_bytes=(4 << 20) - 1)
     assert "table_memory_bytes" in caught.value.facts
+
+
+def test_a_limit_that_holds_no_state_is_refused() -> None:
+    """Nor does it go with a table that was chosen. 0 is no limit."""
+    assert settings(state_memory_bytes=0, table="runs").state_memory_bytes == 0
+    assert settings(state_memory_bytes=4 << 10).state_memory_bytes == 4 << 10
+    for wrong in ({"state_memory_bytes": (4 << 10) - 1}, {"state_memory_bytes": -1}):
+        with pytest.raises(SettingsError) as caught:
+            settings(**wrong)
+        assert "state_memory_bytes" in caught.value.facts
+    with pytest.raises(SettingsError) as caught:
+        settings(state_memory_bytes=4 << 10, table="rocksdb")
+    assert "table" in caught.value.facts
     with pytest.raises(SettingsError):
         settings(table="other")
 

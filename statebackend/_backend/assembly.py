@@ -158,6 +158,9 @@ async def fill(
     missing: Sequence[ChangeSetHandle] | None = None,
 ) -> Restored:
     """Fill the states from `base`, or with what they are `missing` of it, and tell of it. As for `Restore`."""
+    memory = opened.tables.memory
+    if memory is not None and missing is None:
+        memory.is_whole = await _may_be_whole(opened, base, at_hand, memory.bytes_max)
     once = restore_of(
         opened.settings,
         opened.primary.store,
@@ -166,15 +169,24 @@ async def fill(
         at_hand=at_hand,
         at_hand_first=at_hand_first,
         tables=opened.tables,
-        attach=opened.states.runs.attach,
+        attach=None if memory is not None and memory.is_whole else opened.states.runs.attach,
         threads=opened.threads,
         clock=opened.clock,
     )
     states = opened.states
     report = await once.run(base, states.key_groups, states.replay, missing=missing, ahead=states.ahead)
+    if memory is not None:
+        states.runs.check_room()
     opened.primary.spending.tell()
     opened.observer.restored(report)
     return Restored(report, once.changed | states.runs.groups_in_no_run(), once.adopted)
+
+
+async def _may_be_whole(opened: Opened, base: Commit, at_hand: Mapping[str, bytes], bytes_max: int) -> bool:
+    fetcher = Fetcher(opened.primary.store, at_hand=at_hand, threads=opened.threads)
+    files = run_files(opened.tables, fetcher, opened.local, threads=opened.threads)
+    assert files is not None, "tables with a memory of their own are over runs"
+    return await files.may_be_whole(range_of(base, opened.states.key_groups), bytes_max)
 
 
 def base_schedule(settings: Settings, key_groups: KeyGroupRange, *, now_s: float) -> BaseSchedule:

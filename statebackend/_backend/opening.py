@@ -232,7 +232,7 @@ async def _tables_of(
         return
     async with AsyncExitStack() as stack:
         apart = None
-        if asked.settings.table == "runs":
+        if asked.settings.table == "runs" or asked.settings.state_memory_bytes:
             apart = await stack.enter_async_context(open_apart(asked.settings, asked.store, spending, threads))
         opening = open_tables(asked.settings, asked.owned, threads, parents, over_runs=True, apart=apart)
         yield await stack.enter_async_context(opening)

@@ -25,6 +25,7 @@ from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._checkpoint.run_files import RunFiles
 from statebackend._local.scratch import open_scratch_in, scratch_parents
 from statebackend._runs.far_pages import ReadsApart
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._tables.heap import heap_table
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import OpenTable, Table, TableFiles
@@ -54,6 +55,8 @@ class Tables(msgspec.Struct, frozen=True):
     """Over runs: reads the primary for look-ups, which cannot wait for the loop."""
     incoming: IncomingRuns | None = None
     """Over runs: those whose copies have to come in."""
+    memory: OverlayMemory | None = None
+    """Over runs: that of all tables together, if they are whole in it as long as they fit."""
     parents: Sequence[Path] = ()
     """On the heap: where a restore may make a scratch directory, in order. Empty: where the settings say."""
 
@@ -73,8 +76,8 @@ async def open_tables(
 ) -> AsyncGenerator[Tables]:
     """The tables of one owner, with files below the first of `parents` that takes them: by default, of the settings.
 
-    With `table="runs"` columnar states look up in their bases if the caller takes these `over_runs`; else they are read
-    into memory. Raises `SettingsError` where rocksdict is missing.
+    With `table="runs"`, or once they outgrow `state_memory_bytes`, columnar states look up in their bases if the caller
+    takes these `over_runs`; else they are read into memory. Raises `SettingsError` where rocksdict is missing.
     """
     if settings.table != "rocksdb":
         if over_runs:
@@ -112,12 +115,13 @@ def tables_in_memory(
     settings: Settings, key_groups: KeyGroupRange, parents: Sequence[Path], *, apart: ReadsApart | None = None
 ) -> Tables:
     """Tables that have no files of their own, also those over runs. `parents`, `apart`: as for `open_tables`."""
-    if settings.table != "runs":
+    if settings.table != "runs" and not settings.state_memory_bytes:
         return Tables(heap_table, parents=parents)
     keys = OwnedKeys(key_groups, settings.max_parallelism)
-    over = partial(_over_runs, settings.table_memory_bytes, keys)
+    shared = OverlayMemory(settings.state_memory_bytes, is_whole=True) if settings.state_memory_bytes else None
     return Tables(
-        over,
+        partial(_over_runs, shared, settings.table_memory_bytes, keys),
+        memory=shared,
         are_over_runs=True,
         apart=apart,
         incoming=IncomingRuns(),
@@ -125,8 +129,10 @@ def tables_in_memory(
     )
 
 
-def _over_runs(memory_bytes: int, keys: OwnedKeys, heap: Callable[[], Table], _state_id: int) -> Table:
-    """An empty table: over runs for columns, and in memory for other states."""
+def _over_runs(
+    shared: OverlayMemory | None, memory_bytes: int, keys: OwnedKeys, heap: Callable[[], Table], _state_id: int
+) -> Table:
+    """An empty table: over runs for columns, in `shared` memory or in so many bytes; in memory for other states."""
     table = heap()
     if isinstance(heap, type):
         return table
@@ -134,7 +140,7 @@ def _over_runs(memory_bytes: int, keys: OwnedKeys, heap: Callable[[], Table], _s
     from statebackend._runs.run_table import RunTable  # noqa: PLC0415  # an extra
 
     assert isinstance(table, ColumnTable), "what is no class makes a table of columns"
-    return RunTable(table.described, keys, memory_bytes=memory_bytes)
+    return RunTable(table.described, keys, memory=shared or OverlayMemory(memory_bytes))
 
 
 def run_files(

@@ -19,6 +19,7 @@ from statebackend._checkpoint.far_runs import FarRuns
 from statebackend._checkpoint.fetch import Fetched, Fetcher, try_repair
 from statebackend._checkpoint.incoming_runs import BroughtIn, FarRun, IncomingRuns
 from statebackend._checkpoint.materialization.layers import layers, segments_of
+from statebackend._checkpoint.materialization.tiers import mark_of
 from statebackend._local.disk import make_directory
 from statebackend._local.segments import LocalSegments
 from statebackend._runs.far_pages import ReadsApart
@@ -29,6 +30,9 @@ from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreError, TableDiskError
 from statebackend.ids import Base, Handle, RangeState
+
+WHOLE_SHARE: Final = 8
+"""Of its memory a state takes so small a part in pages when it is read into memory as a whole again."""
 
 
 class RunFiles:
@@ -84,6 +88,23 @@ class RunFiles:
         if found.fallback is not None and local is not None and self._writable and data is not None:
             found = found.with_repair(repaired=await _repaired(local, segment, data))
         return Fetched(OpenBase(found.content, base), found.size_bytes, found.local, found.fallback)
+
+    async def may_be_whole(self, state: RangeState, bytes_max: int) -> bool:
+        """True if the state may be read into memory of which there is `bytes_max`; raises as `open`.
+
+        What has left the memory lies in pages, and is there again once it takes an eighth of `bytes_max` in them, which
+        in memory may be a half: much less than what made it leave. What has not left yet does so when it grows.
+        """
+        if layers(state.changelog):
+            is_in_pages = True
+        elif state.bases and sum(each.size_bytes for each in state.bases) > bytes_max // WHOLE_SHARE:
+            is_in_pages = bool((await self.open(state.bases[0])).content.file.parts)
+        else:
+            is_in_pages = False
+        stored = sum(each.size_bytes for each in state.bases) + sum(
+            each.length for each in state.changelog if mark_of(each)
+        )
+        return not is_in_pages or stored <= bytes_max // WHOLE_SHARE
 
     def _mend_of(self, segment: Handle) -> Callable[[], int] | None:
         return None if self._apart is None else partial(_mended, self._apart.get, self._parents[0], segment)

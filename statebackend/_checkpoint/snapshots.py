@@ -186,6 +186,8 @@ class Snapshots:
         handles = tuple(each.handle for each in uploaded) if taken is None else taken.handles
         primary_bytes, local_bytes = _stored_bytes(uploaded)
         self._only_primary.update(each.handle.segment.key for each in uploaded if not each.local)
+        if self._states.runs.is_full:  # the sooner a commit has the runs, the sooner rows can leave the memory
+            await self._base_writer.settled()
         await self._base_writer.settled_for_first()
         bases = self._base_writer.ready()
         committed = self.committed

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes, KeyGroups, of_kind
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
+from statebackend._codec.change_sets.paged_changes import orders_of
 from statebackend._codec.columns import Column, Fixed, Flags, Integers, Strings
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import (
@@ -53,8 +54,11 @@ class ColumnTable(OneRow, Table):
     Not safe for several threads at a time; a `copy` is, as long as it is only read.
     """
 
-    rows_leave = False
-    """True if a row may be another key's before the next drain, once the next of the `pieces` was asked for."""
+    @property
+    def rows_leave(self) -> bool:
+        """True if a row may be another key's before the next drain, once the next of the `pieces` was asked for."""
+        return False
+
     is_strewn = False
     """As of `KeyRows`."""
 
@@ -305,7 +309,7 @@ class ColumnTable(OneRow, Table):
         wanted.pause()
         rows = rows[wanted.which()[self.groups(rows)]]
         wanted.pause()
-        rows = rows[np.argsort(self._rows.orders(self._rows.hashes(rows)), kind="stable")]
+        rows = rows[np.argsort(orders_of(self._rows.hashes(rows), self.groups(rows)), kind="stable")]
         wanted.pause()
 
         def changes_of(start: int, end: int) -> Iterator[ColumnChanges]:

@@ -118,7 +118,8 @@ class Attempt:
         base = self._opened.position.base
         before = range_of(base, self.task.key_groups)
         last = last_id(state.changelog[-1]) if state.changelog else lineage_of(base, self.task.key_groups).last
-        runs = RunsLeft(runs_id(before), runs_id(state), self.backend.to_take_over)
+        found = runs_id(before) if self._opened.states.runs.looks_up else None
+        runs = RunsLeft(found, runs_id(state), self.backend.to_take_over)
         return CachedRange(
             lineage=Lineage(state.history or b"", last),
             tables=self._start.tables,
@@ -201,9 +202,10 @@ async def _caught_up(opened: Opened, start: Start, at_hand: Mapping[str, bytes])
     if cached is None:
         return restored
     state = range_of(base, opened.states.key_groups)
+    tail = {*restored.changed, *opened.states.runs.groups_in_no_run()}
     # A base that the commit does not point to may be swept while ours would still share files with it.
     adopted = cached.rocksdb if cached.rocksdb in state.rocksdb else None
-    return msgspec.structs.replace(restored, changed=cached.changed_since(state, restored.changed), adopted=adopted)
+    return msgspec.structs.replace(restored, changed=cached.changed_since(state, tail), adopted=adopted)
 
 
 def _found_in(report: RestoreReport | None) -> Found:

@@ -50,10 +50,11 @@ class CachedTables:
 class RunsLeft(msgspec.Struct, frozen=True):
     """The files that an attempt's tables look up in, `found`, and those that it has `made`, each by their `runs_id`.
 
+    `found` is `None` if all is in memory, and nobody looks up.
     `take_over` has the tables look up in those that were made, which nobody may do before a commit lists them.
     """
 
-    found: bytes
+    found: bytes | None
     made: bytes
     take_over: Callable[[], None] | None
 
@@ -88,7 +89,7 @@ class CachedRange(msgspec.Struct, frozen=True):
         if listed == self.runs.made and self.runs.take_over is not None:
             self.runs.take_over()
             return True
-        return listed == self.runs.found
+        return self.runs.found is None or listed == self.runs.found
 
     def changed_since(self, state: RangeState, tail: Iterable[int]) -> frozenset[int]:
         """The key groups changed since the bases of `state`; `tail`: those that were changed after this was cached.

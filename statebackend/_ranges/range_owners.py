@@ -210,7 +210,7 @@ class RangeOwners:
             committed,
             now_s,
             in_files=in_files,
-            in_layers=task.settings.table == "runs",
+            in_layers=states.runs.looks_up,
             due=states.runs.want_base,
             opening=opening,
         )

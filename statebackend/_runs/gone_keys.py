@@ -1,6 +1,6 @@
 """Keys that the runs may have, and that are there no more: what hides them until a base is without them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 import numpy as np
@@ -89,3 +89,12 @@ class GoneKeys:
             groups = self.rows.groups_of(self.rows.hashes(some))
             typed = [Typed(each.type, part) for each, part in keys]
             yield from ColumnChanges(state_id, groups, typed, {}, drops=len(some)).cut(PART_BYTES_MAX)
+
+
+def settle_origins(rows: KeyRows, origins: Any, which: Callable[[HashedKeys], Flags]) -> None:
+    """Look up those keys of which it is not known if a run has them, by `which`, and put it into their `origins`."""
+    live = rows.live()
+    unknown = live[origins[live] == UNKNOWN]
+    if len(unknown):
+        there = which(HashedKeys(rows.keys(unknown), rows.hashes(unknown)))
+        origins[unknown] = np.where(there, IN_RUNS, IN_NO_RUN)

@@ -52,9 +52,14 @@ class Layers:
         return sum(each.count for each in self.maps)
 
     def num_rows_outside(self, key_groups: frozenset[int]) -> int:
-        """The number of rows over the first layer, the bases, that are of other key groups. Pages are read."""
+        """How many rows the layers over the bases have of other key groups. Pages are read, and errors raised."""
         parts = [part.without(key_groups) for each in self.maps[1:] for part in each.parts]
         return sum(part.num_rows() for part in parts if part is not None)
+
+    @property
+    def num_pages(self) -> int:
+        """The number of pages of all layers."""
+        return sum(each.part.head.pages for each in self.parts)
 
     def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
         """The newest rows of those keys that are there. Raises as `PageMap.find`."""

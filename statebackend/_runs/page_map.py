@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -25,11 +25,15 @@ from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import HashedKeys, taken
 from statebackend._runs.in_page import Scratch, matching
 from statebackend._runs.mapped import copied
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
 from statebackend._tables.key_groups import groups_of_hashes
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend.ids import KeyGroupRange, all_key_groups, ranges_of
 from statebackend.settings import MiB
+
+if TYPE_CHECKING:
+    from statebackend._runs.layers import Layers
 
 READ_BYTES_MAX: Final = 8 * MiB
 """Pages that a look-up reads together."""
@@ -96,10 +100,13 @@ class TakesRuns(ABC):
     num_new: int | None
     """Of a copy: how many keys that have changed are in no run, if that is known."""
 
+    memory: OverlayMemory
+    """The memory that the table takes, alone or with others."""
+
     @property
     @abstractmethod
-    def has_too_many_changes(self) -> bool:
-        """True if a base is wanted, so that rows can leave the memory."""
+    def runs(self) -> "Layers":
+        """The layers that it looks up in."""
 
     @property
     @abstractmethod
@@ -115,10 +122,6 @@ class TakesRuns(ABC):
         """True if a base is wanted, so that dropped keys can be forgotten."""
 
     @abstractmethod
-    def num_rows_outside(self, key_groups: frozenset[int]) -> int:
-        """How many rows the layers over the bases have of other key groups. Pages are read, and errors raised."""
-
-    @abstractmethod
     def attach(self, parts: Sequence[PlacedPart]) -> None:
         """Have the rows of these parts over those that there are: first of the restored bases, then of each layer.
 
@@ -129,7 +132,7 @@ class TakesRuns(ABC):
     def replace(self, parts: Sequence[PlacedPart], key_groups: frozenset[int], copied: "TakesRuns") -> None:
         """Have these parts in place of what there was of `key_groups`, in all layers: they were made of that copy.
 
-        No layer has a row outside these key groups: `num_rows_outside`.
+        No layer has a row outside these key groups: `Layers.num_rows_outside`.
         """
 
     @abstractmethod

@@ -27,10 +27,11 @@ from statebackend._columns.growable import GROWTH, FixedColumn, StringColumn, gr
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema, stored_columns
-from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys
+from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys, settle_origins
 from statebackend._runs.in_page import Scratch
 from statebackend._runs.layers import Layers
 from statebackend._runs.merged_runs import MergedRuns
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import PageMap, PlacedPart, TakesRuns
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
@@ -43,7 +44,7 @@ ROW_BYTES: Final = 48
 
 
 class RunTable(ColumnTable, TakesRuns):
-    """As `ColumnTable`. `memory_bytes`: what the overlay may take, as far as its rows are in the runs, too.
+    """As `ColumnTable`. `memory`: what the overlay may take; while it is whole, all rows stay there.
 
     A look-up raises `CorruptSegmentError` for a damaged page and `StoreUnavailableError` where the disk fails, before
     anything is changed.
@@ -55,12 +56,13 @@ class RunTable(ColumnTable, TakesRuns):
         keys: OwnedKeys,
         *,
         hash_keys: HashKeys = hash_parts,
-        memory_bytes: int = 128 * MiB,
+        memory: OverlayMemory | None = None,
     ) -> None:
         super().__init__(schema, keys, hash_keys=hash_keys)
         self.epoch = 0
         """Number of copies made so far."""
-        self._memory_bytes = memory_bytes
+        self.memory = OverlayMemory(128 * MiB) if memory is None else memory
+        self.memory.add(self)
         self._runs = Layers()
         self._runs_epoch = AS_IN_RUNS  # what changed until then is in the runs
         self._changed_at: Integers = np.zeros(0, np.int64)
@@ -77,14 +79,19 @@ class RunTable(ColumnTable, TakesRuns):
         self._windowed: Layers | None = None  # what `_window_runs` goes over
         self._window_runs: Iterator[tuple[ColumnChanges, int]] = iter(())
 
-    rows_leave = True
     is_strewn = True  # what is read from pages comes in order
+
+    @property
+    def rows_leave(self) -> bool:
+        return not self.memory.is_whole
 
     # ------------------------------------------------------------------------------------------------ keys and rows
 
     def find(self, keys: Array | HashedKeys) -> Integers:
         keys = keys if isinstance(keys, HashedKeys) else self.hashed(keys)
         rows = super().find(keys)
+        if self.memory.is_whole:
+            return rows
         missing = np.flatnonzero(rows < 0)
         if len(missing) and self._runs:
             self._load(keys, missing, rows)
@@ -94,6 +101,8 @@ class RunTable(ColumnTable, TakesRuns):
 
     def find_or_add(self, keys: Array | HashedKeys) -> tuple[Integers, Flags]:
         keys = keys if isinstance(keys, HashedKeys) else self.hashed(keys)
+        if self.memory.is_whole:
+            return super().find_or_add(keys)
         rows = self.find(keys)  # now those in the runs are in the overlay
         is_new = rows < 0
         missing = np.flatnonzero(is_new)
@@ -187,23 +196,16 @@ class RunTable(ColumnTable, TakesRuns):
         return TableSize(keys, own.size_bytes + stored, self)
 
     @property
-    def has_too_many_changes(self) -> bool:
-        if self._memory_used() <= self._memory_bytes // 2:
-            return False
-        changed = np.count_nonzero(self._which_changed(self._rows.live()))
-        return bool(changed * self._row_bytes() > self._memory_bytes // 2)
-
-    @property
     def has_too_many_drops(self) -> bool:
-        return len(self._gone) * ROW_BYTES + self._gone.rows.key_bytes > self._memory_bytes // 4
+        return len(self._gone) * ROW_BYTES + self._gone.rows.key_bytes > self.memory.bytes_max // 4
 
     @property
     def groups_in_no_run(self) -> frozenset[int]:
-        live = self._rows.live()
-        return frozenset(np.unique(self.groups(live[self._which_changed(live)])).tolist())
+        return frozenset(np.unique(self.groups((live := self._rows.live())[self._which_changed(live)])).tolist())
 
-    def num_rows_outside(self, key_groups: frozenset[int]) -> int:
-        return self._runs.num_rows_outside(key_groups)
+    @property
+    def runs(self) -> Layers:
+        return self._runs
 
     def attach(self, parts: Sequence[PlacedPart]) -> None:
         layer = self._map(parts)
@@ -243,12 +245,13 @@ class RunTable(ColumnTable, TakesRuns):
         origins = self._origins[live[self._which_changed(live)]]
         copied.num_new = None if (origins == UNKNOWN).any() else int(np.count_nonzero(origins == IN_NO_RUN))
         copied.epoch = self.epoch
-        self.epoch += 1
+        copied.memory.is_whole = self.memory.is_whole
+        self.epoch += not self.memory.is_whole  # of a copy of what is whole no runs are made
         return copied
 
     def placed(self, wanted: WantedEntries) -> Placed:
-        """As for all tables; rows come in pages."""
-        return self.placed_over(wanted, 0)
+        """As for all tables; rows come in pages, but for those of a table that stays whole in memory."""
+        return super().placed(wanted) if self.memory.is_whole else self.placed_over(wanted, 0)
 
     def placed_over(self, wanted: WantedEntries, layer: int) -> Placed:
         return MergedRuns(
@@ -351,12 +354,8 @@ class RunTable(ColumnTable, TakesRuns):
 
     def _settle_origins(self) -> None:
         """Look up in the runs those keys of which it is not known if a run has them."""
-        for rows, origins in ((self._rows, self._origins), (self._gone.rows, self._gone.origins)):
-            live = rows.live()
-            unknown = live[origins[live] == UNKNOWN]
-            if len(unknown):
-                there = self._runs.which(HashedKeys(rows.keys(unknown), rows.hashes(unknown)))
-                origins[unknown] = np.where(there, IN_RUNS, IN_NO_RUN)
+        settle_origins(self._rows, self._origins, self._runs.which)
+        settle_origins(self._gone.rows, self._gone.origins, self._runs.which)
 
     def _count_of(self, origin: int) -> int:
         """The number of keys in the overlay, and of gone ones, with this origin."""
@@ -375,23 +374,24 @@ class RunTable(ColumnTable, TakesRuns):
             self._tidy()
 
     def _shrink(self) -> None:
-        over = self._memory_used() - self._memory_bytes
-        if over <= 0 or not self._runs:
+        size = self.memory.to_leave(self.memory_used()) if self._runs else 0
+        if not size:
             return
         live = self._rows.live()
         rows = live[self._which_leave(live)]
-        count = min(len(rows), (over + self._memory_bytes // 4) // self._row_bytes() + 1)
-        if count:
-            oldest = np.argpartition(self._used_at[rows], count - 1)[:count]
-            self._evict(rows[oldest])
+        if count := min(len(rows), size // self._row_bytes() + 1):
+            self._evict(rows[np.argpartition(self._used_at[rows], count - 1)[:count]])  # those used least recently
 
-    def _memory_used(self) -> int:
+    def memory_used(self) -> int:
         return len(self._rows) * self._row_bytes()  # without what a batch takes for a while
+
+    def memory_changed(self) -> int:
+        return int(np.count_nonzero(self._which_changed(self._rows.live()))) * self._row_bytes()
 
     def _row_bytes(self) -> int:
         count = max(1, self._rows.count)
         used = ROW_BYTES + (super().size().size_bytes + self._rows.key_bytes) // count
-        return int(GROWTH * used)  # arrays that have grown have room for more rows
+        return used if self.memory.is_whole else int(GROWTH * used)  # room for more rows is not resident at first
 
     def _tidy(self) -> None:
         live = self._rows.live()

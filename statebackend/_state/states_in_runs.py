@@ -1,6 +1,7 @@
 """Has the tables of all states that are looked up in runs take over bases and layers, and asks them what they need."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._runs.open_base import OpenBase
@@ -9,7 +10,10 @@ from statebackend._runs.run_file import RunPart
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import Table
-from statebackend.errors import DataError
+from statebackend.errors import DataError, SettingsError
+
+PAGE_BYTES: Final = 48
+"""Bytes in memory of each page: its first order, checksum, number of rows, and whether it was proved."""
 
 
 class StatesInRuns:
@@ -59,7 +63,7 @@ class StatesInRuns:
         """
         for table in snapshot.tables.values():
             if isinstance(table, TakesRuns):
-                assert not table.num_rows_outside(key_groups), "rows of layers that no base takes in would be lost"
+                assert not table.runs.num_rows_outside(key_groups), "rows of layers that no base takes in would be lost"
 
     def put_layer(self, files: Sequence[OpenBase], layer: int, snapshot: StatesSnapshot) -> None:
         """Have the tables look up in these files, made of the snapshot, in place of that layer and those over it.
@@ -77,7 +81,39 @@ class StatesInRuns:
     @property
     def want_base(self) -> bool:
         """True if a table has so many changes, or drops, that are in no run that they should go into one."""
-        return any(each.has_too_many_changes or each.has_too_many_drops for each in self._runs().values())
+        return any(each.memory.is_short or each.has_too_many_drops for each in self._runs().values())
+
+    @property
+    def is_whole(self) -> bool:
+        """True if these states are whole in memory, so far: bases are written, and nobody looks up in them."""
+        return any(each.memory.is_whole for each in self._runs().values())
+
+    @property
+    def looks_up(self) -> bool:
+        """True if there are such states, and they look up in runs, or will in the next base."""
+        runs = self._runs().values()
+        return bool(runs) and not any(each.memory.is_whole for each in runs)
+
+    @property
+    def is_full(self) -> bool:
+        """True if rows have to leave the memory, and cannot before a commit lists the runs that they are in."""
+        return any(each.memory.is_full for each in self._runs().values())
+
+    def leave_memory(self) -> None:
+        """Look up in runs from now on: the next base has all rows, and until it is taken over all stay in memory."""
+        for each in self._runs().values():
+            each.memory.is_whole, each.has_strays = False, True
+
+    def check_room(self) -> None:
+        """Raise `SettingsError` if what has to be in memory of each page takes half of what there is for the rows."""
+        for memory in {each.memory for each in self._runs().values()}:
+            pages = sum(each.runs.num_pages for each in self._runs().values() if each.memory is memory)
+            if pages * PAGE_BYTES > memory.bytes_max // 2:
+                raise SettingsError(
+                    "the state is too large for state_memory_bytes, which has to hold where each page begins: raise it",
+                    state_memory_bytes=memory.bytes_max,
+                    at_least=2 * pages * PAGE_BYTES,
+                )
 
     @property
     def can_take_layer(self) -> bool:
@@ -90,7 +126,8 @@ class StatesInRuns:
 
     def groups_in_no_run(self) -> frozenset[int]:
         """The key groups of rows that should be in runs, and are in none."""
-        return frozenset[int]().union(*(each.groups_in_no_run for each in self._runs().values()))
+        runs = self._runs().values() if self.looks_up else ()
+        return frozenset[int]().union(*(each.groups_in_no_run for each in runs))
 
     def _runs(self) -> Mapping[int, TakesRuns]:
         return {state_id: each for state_id, each in self._tables.items() if isinstance(each, TakesRuns)}

@@ -41,6 +41,7 @@ PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
 """Most for `preemptive_persist_threshold_bytes`: a frame holds four times as much, and the threshold is an estimate."""
 
 TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
+STATE_MEMORY_BYTES_MIN: Final = 4 * KiB
 """Least for `table_memory_bytes`: with less, RocksDB spends its time on writing small files and reading them again."""
 
 PreemptiveBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a change set must fit a frame")]
@@ -129,6 +130,10 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
     """Memory for RocksDB: half for recent writes, a quarter for blocks of its files, a quarter for the cells and lists
     used last. A drain reads back only what is no longer among those: an eighth at least, 60,000 small cells by
     default. With `table="runs"`: for the rows of each columnar state that changed or were used last."""
+    state_memory_bytes: Amount = 0
+    """Memory for all columnar states of a backend, with `table="heap"`, and on executors for those of each range. When
+    their rows take half of it, they move to runs, as with `table="runs"`, and all of it is for rows that changed or
+    were used last. An opening takes them back into memory once they are a good deal smaller. 0: no limit."""
     rocksdb_bases: bool = True
     """With `table="rocksdb"`: bases are RocksDB's own files, and only the new ones are uploaded. If false, they are
     entries, as with `table="heap"`. May change between two runs."""
@@ -235,6 +240,17 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
         for name in ("cache_dir", "table_dir"):
             is_legal = not getattr(self, name) or PurePath(getattr(self, name)).is_absolute()
             self._require(is_legal, f"{name} must be an absolute path, or empty", name)
+        self._require(
+            self.state_memory_bytes == 0 or self.state_memory_bytes >= STATE_MEMORY_BYTES_MIN,
+            f"no state fits into so little memory: at least {STATE_MEMORY_BYTES_MIN}, or 0 for no limit",
+            "state_memory_bytes",
+        )
+        self._require(
+            self.state_memory_bytes == 0 or self.table == "heap",
+            "columns move to runs by themselves with table='heap' alone: leave out the one or the other",
+            "state_memory_bytes",
+            "table",
+        )
         self._require(
             self.persist_size_threshold_bytes <= self.in_flight_bytes_max,
             "a full segment must fit in flight: lower persist_size_threshold_bytes or raise in_flight_bytes_max",

@@ -49,6 +49,7 @@ def draw_life(chance: Random, tables: Sequence[str]) -> Life:
         "materialize_fan_in": chance.choice((0, 2)),
     }
     settings["materialize_changelog_ratio"] = 100.0 if settings["table"] == "runs" else 1.0  # layers, not bases
+    settings["state_memory_bytes"] = chance.choice((0, 4 << 10)) if settings["table"] == "heap" else 0
     plan = Plan(
         cuts=frozenset(chance.sample(range(1, MAX_PARALLELISM), owners - 1)),
         coordinated=chance.choice((False, True)),

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 import statebackend as sb
-from statebackend.settings.settings import TABLE_MEMORY_BYTES_MIN
+from statebackend.settings.settings import STATE_MEMORY_BYTES_MIN, TABLE_MEMORY_BYTES_MIN
 from tests.programs.program import (
     Adopt,
     Batch,
@@ -205,6 +205,8 @@ class Drawing:
             "checkpoints_retained": chance.choice((1, 3)),
             "materialize_fan_in": chance.choice((0, 2, 16)),
         }
+        if (drawn["table"], drawn["table_memory_bytes"]) == ("heap", TABLE_MEMORY_BYTES_MIN):
+            drawn["state_memory_bytes"] = STATE_MEMORY_BYTES_MIN  # some tens of rows
         return {name: value for name, value in drawn.items() if value != PLAIN[name]}
 
     def job_again(self) -> None:

@@ -149,7 +149,7 @@ async def test_lives_of_a_job(tmp_path: Path) -> None:
     for life in range(6):
         async with job.open(table="heap" if life == 3 else "runs") as backend:
             if life == 5:
-                table_of(backend)._memory_bytes = 1
+                table_of(backend).memory.bytes_max = 1
             for _ in range(rng.randrange(1, 8)):
                 keys = [f"k{rng.randrange(900)}" for _ in range(rng.randrange(200))]
                 job.write(backend, keys, list({f"k{rng.randrange(900)}" for _ in range(rng.randrange(60))}))
@@ -187,7 +187,7 @@ async def test_rows_leave_the_memory_once_a_base_has_them(tmp_path: Path) -> Non
     job = Job(tmp_path)
     async with job.open() as backend:
         table = table_of(backend)
-        table._memory_bytes = 10_000
+        table.memory.bytes_max = 10_000
         job.write(backend, [f"k{number}" for number in range(1000)])
         await job.commit(backend)
         assert len(table._rows) == 1000
@@ -204,7 +204,7 @@ async def test_a_base_is_wanted_when_changes_fill_the_memory(tmp_path: Path) -> 
     """However few the triggers ask for."""
     job = Job(tmp_path, materialize_handles_max=0)
     async with job.open() as backend:
-        table_of(backend)._memory_bytes = 10_000
+        table_of(backend).memory.bytes_max = 10_000
         job.write(backend, [f"k{number}" for number in range(1000)])
         await job.commit(backend)
         await job.commit(backend)

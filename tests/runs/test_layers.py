@@ -134,7 +134,7 @@ async def test_a_base_that_leaves_rows_of_a_layer_out_is_not_written(job: Layere
         assert expected.keys() == groups
         for some in (frozenset[int](), groups, *(groups - {group} for group in groups)):
             left = sum(count for group, count in expected.items() if group not in some)
-            assert table.num_rows_outside(some) == left
+            assert table.runs.num_rows_outside(some) == left
         writer = backend._base_writer
         await writer.settled()
         uploaded = [*writer._uploaded]
@@ -172,7 +172,7 @@ async def test_lives_with_layers(tmp_path: Path, seed: int) -> None:
     for life in range(7):
         async with job.open(table="heap" if life == 4 else "runs") as backend:
             if life in (2, 5):
-                table_of(backend)._memory_bytes = 1
+                table_of(backend).memory.bytes_max = 1
             for _ in range(rng.randrange(3, 12)):
                 keys = [f"k{rng.randrange(900)}" for _ in range(rng.choice([1, 10, 300]))]
                 job.write(backend, keys, list({f"k{rng.randrange(900)}" for _ in range(rng.choice([0, 1, 40]))}))

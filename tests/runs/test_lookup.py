@@ -8,6 +8,7 @@ import pytest
 
 from statebackend._columns.keys import Parts, hash_parts
 from statebackend._columns.table_schema import table_schema
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import PlacedPart
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys
@@ -20,7 +21,7 @@ SCHEMA = table_schema(pa.schema({"text": pa.string()}), pa.string())
 
 def filled(texts: dict[str, str], hash_keys=hash_parts) -> RunTable:
     """A table of these rows, nothing of which is in runs."""
-    table = RunTable(SCHEMA, OWNED, hash_keys=hash_keys, memory_bytes=1)
+    table = RunTable(SCHEMA, OWNED, hash_keys=hash_keys, memory=OverlayMemory(1))
     rows, _ = table.find_or_add(pa.array(texts))
     table.scatter(rows, pa.RecordBatch.from_pydict({"text": list(texts.values())}))
     list(table.drain(0))

@@ -12,6 +12,7 @@ import pytest
 
 from statebackend._codec.change_sets.paged_changes import orders_of
 from statebackend._columns.table_schema import table_schema
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import STREAMED_PAGES, in_order
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
@@ -44,7 +45,7 @@ def assert_in_order(changes: Iterable[Any]) -> None:
 @pytest.mark.parametrize("groups_by_base", [[[0, 1, 2, 3]] * 3, [[0, 1, 2, 3], [1, 3], [0, 3]]], ids=["all", "some"])
 def test_bases_of_many_pages_are_merged_in_order(tmp_path: Path, groups_by_base: list[list[int]]) -> None:
     """Over several bases, with keys set, replaced and dropped between each and the next."""
-    table, chance, model = RunTable(SCHEMA, OWNED, memory_bytes=1), Random(7), dict[str, str]()
+    table, chance, model = RunTable(SCHEMA, OWNED, memory=OverlayMemory(1)), Random(7), dict[str, str]()
     for number, groups in enumerate(groups_by_base):
         own = [key for key in KEYS if key_group(key, 4) in groups]  # a base is of all groups that have changed
         set_now = chance.sample(own, 150 if number else 700)
@@ -73,7 +74,7 @@ def test_bases_of_many_pages_are_merged_in_order(tmp_path: Path, groups_by_base:
 
 def of_texts(directory: Path, length: int) -> RunTable:
     """A table over a base and a layer of all keys, each with a text of that length, and one that changed since."""
-    table = RunTable(SCHEMA, OWNED, memory_bytes=1)
+    table = RunTable(SCHEMA, OWNED, memory=OverlayMemory(1))
     for layer in range(2):
         rows, _ = table.find_or_add(pa.array(KEYS))
         table.scatter(rows, pa.RecordBatch.from_pydict({"text": [f"{layer}" * length] * len(KEYS)}))

@@ -9,6 +9,7 @@ import pytest
 
 from statebackend._runs.in_page import NEAR
 from statebackend._runs.mapped import copied
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import PlacedPart
 from statebackend._runs.run_file import OpenFile, OpenRun, open_run
 from statebackend._runs.run_table import RunTable
@@ -25,7 +26,7 @@ class Unmapped(OpenFile):
 
 def over(file: OpenRun) -> RunTable:
     """A table that looks up in this file alone, and keeps nothing in memory from batch to batch."""
-    table = RunTable(SCHEMA, OWNED, memory_bytes=1)
+    table = RunTable(SCHEMA, OWNED, memory=OverlayMemory(1))
     table.attach([PlacedPart(part, (GROUPS,), is_whole=True) for part in file.parts])
     return table
 
@@ -115,7 +116,7 @@ def test_rows_far_from_where_they_should_be_are_found(tmp_path: Path) -> None:
         ends = zip(part.starts.tolist(), part.lengths.tolist(), strict=True)
         return [part.data[start : start + length].tobytes().decode() for start, length in ends]
 
-    table = RunTable(SCHEMA, OWNED, hash_keys=uneven, memory_bytes=1)
+    table = RunTable(SCHEMA, OWNED, hash_keys=uneven, memory=OverlayMemory(1))
     rows, _ = table.find_or_add(pa.array(texts))
     names = [f"name {number}" for number in range(2000)]
     table.scatter(rows, pa.RecordBatch.from_pydict({"n": list(range(2000)), "name": names}))
@@ -131,7 +132,7 @@ def test_rows_that_come_in_order_lie_where_their_keys_should(tmp_path: Path) -> 
     """In the index. In one by key group and hash, a tenth of the keys would lie behind each other in a tenth of it."""
     path, handle = segment_of(tmp_path, 20_000)
     table = over(open_run(path, handle))
-    table._memory_bytes = 1 << 30
+    table.memory.bytes_max = 1 << 30
     for rows in table.pieces():
         assert distance(table) < 60
         in_order = table.keys(rows[:2000])

@@ -39,7 +39,7 @@ async def test_a_base_that_is_due_for_memory_is_told_of(
         job.write(backend, [f"k{number}" for number in range(1000)])
         await job.commit(backend)
         assert told() == []
-        table_of(backend)._memory_bytes = 10_000
+        table_of(backend).memory.bytes_max = 10_000
         await job.commit(backend)
         await job.commit(backend)
         assert len(told()) == times

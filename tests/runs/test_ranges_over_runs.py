@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import statebackend as sb
-from statebackend._backend import tables
+from statebackend._backend import tables as own_tables
 from statebackend._checkpoint.materialization.layers import layers
 from statebackend._checkpoint.materialization.tiers import PAGES, mark_of
 from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, open_range_owners
@@ -95,9 +95,10 @@ def assert_looks_up_in_what_is_committed(backend: Any) -> None:
 
 async def contribute(owners: RangeOwners, task: RangeTask, batch: Batch) -> Contribution:
     """One attempt."""
+    over_runs = task.settings.table == "runs"
 
     def work(backend: Any) -> None:
-        assert isinstance(table_in(backend), RunTable) is (task.settings.table == "runs")
+        assert isinstance(table_in(backend), RunTable) is (over_runs or task.settings.state_memory_bytes > 0)
         assert_looks_up_in_what_is_committed(backend)
         batch.work(task, backend)
 
@@ -186,8 +187,8 @@ async def test_what_an_attempt_made_and_lost_is_not_looked_up_in(settings: sb.Se
 @pytest.fixture
 def without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows leave the memory as soon as a run has them, and bases are due as soon as there is one that none has."""
-    over_runs = tables._over_runs
-    monkeypatch.setattr(tables, "_over_runs", lambda _, *rest: over_runs(1, *rest))
+    over_runs = own_tables._over_runs
+    monkeypatch.setattr(own_tables, "_over_runs", lambda shared, _, *rest: over_runs(shared, 1, *rest))
 
 
 @pytest.mark.usefixtures("without_memory")
@@ -242,7 +243,7 @@ async def test_a_process_that_was_away_goes_on_where_the_files_are_the_same(sett
     assert {found for found, _ in seen} == {"host", "process"}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 @run_virtual
 async def test_lives_of_ranges(tmp_path: Path, seed: int, request: pytest.FixtureRequest) -> None:
     """Any batches, by processes of two hosts that come and go; attempts that lose; other ranges, tables, drivers."""
@@ -262,7 +263,13 @@ async def test_lives_of_ranges(tmp_path: Path, seed: int, request: pytest.Fixtur
     async with AsyncExitStack() as stack:
         processes = [await stack.enter_async_context(open_range_owners()) for _ in range(3)]
         for _ in range(5):
-            table = "heap" if rng.random() < 0.2 else "runs"
+            tables: dict[str, Any] = rng.choice(
+                [
+                    *[{"table": "runs"}] * 3,
+                    {"table": "heap"},
+                    *[{"table": "heap", "state_memory_bytes": rng.choice([4 << 10, 64 << 10])}] * 3,
+                ]
+            )
             async with open_run(settings, rng.choice([1, 1, 2, 3])) as run:
                 for _ in range(rng.randint(1, 7)):
                     number += 1
@@ -272,7 +279,7 @@ async def test_lives_of_ranges(tmp_path: Path, seed: int, request: pytest.Fixtur
                         [f"k{rng.randrange(400)}" for _ in range(rng.choice([0, 3, 200]))],
                     )
                     batch = msgspec.structs.replace(batch, keys=sorted(set(batch.keys)))
-                    run.settings = replaced(rng.choice(hosts), table=table)
+                    run.settings = replaced(rng.choice(hosts), **tables)
                     won: list[Contribution] = []
                     for task in run.tasks():
                         if rng.random() < 0.3:

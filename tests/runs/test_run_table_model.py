@@ -13,6 +13,7 @@ from statebackend._codec.change_sets.column_changes import ColumnChanges
 from statebackend._codec.change_sets.parts import decode_parts, encode_parts
 from statebackend._columns.column_table import ColumnTable
 from statebackend._columns.table_schema import table_schema
+from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend.ids import all_key_groups
@@ -58,7 +59,7 @@ class RunTableMachine(TableMachine):
     def empty(self) -> RunTable:
         """A table of this schema."""
         schema = table_schema(pa.schema(self.types), self.key_type)
-        return RunTable(schema, OWNED, hash_keys=self.hash_keys, memory_bytes=1)
+        return RunTable(schema, OWNED, hash_keys=self.hash_keys, memory=OverlayMemory(1))
 
     @rule()
     def drain(self) -> None:

@@ -153,15 +153,21 @@ class BaseWriter:
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE:
             return
-        in_layers = rocksdb is None and self._runs is not None
+        runs = self._states.runs
+        in_layers = rocksdb is None and self._runs is not None and runs.looks_up
         is_due = partial(
             self._schedule.is_due, committed, now_s, in_files=rocksdb is not None, in_layers=in_layers, opening=opening
         )
         by_triggers = is_due(due=due or self._cannot_merge)
-        if not by_triggers and not (self._states.runs.want_base and is_due(due=True)):
+        for_memory = self._runs is not None and runs.want_base and is_due(due=True)
+        if not by_triggers and not for_memory:
             if not opening:
                 self._begin_merge(committed.changelog)
             return
+        changed: Iterable[int] = self._changed
+        if for_memory and runs.is_whole:
+            runs.leave_memory()
+            changed = self._states.key_groups
         handles = len(committed.changelog)
         if in_layers and (first := self._first_to_merge(committed)) is not None:
             every = key_groups_to_write(self._changed, committed.bases)
@@ -174,14 +180,14 @@ class BaseWriter:
             begun = rocksdb.begin(checkpoint_id, self._states.snapshot_in_memory())
             write = partial(self._write_files, rocksdb, begun, key_groups, handles)
         else:
-            key_groups = key_groups_to_write(self._changed, committed.bases, committed.rocksdb)
+            key_groups = key_groups_to_write(changed, committed.bases, committed.rocksdb)
             write = partial(self._write_entries, self._states.snapshot(), key_groups, handles)
         if self._start(partial(self._run, write, key_groups)):
             # Groups changed from here on are not in this run: they count as changed since the bases it writes.
             self._changed = set[int]()
             if not by_triggers:
                 _logger.info(
-                    "bases are due, since changed rows take half of table_memory_bytes, or dropped keys: key_groups=%d",
+                    "bases are due, since changed rows take half of their memory, or dropped keys: key_groups=%d",
                     len(key_groups),
                 )
 
@@ -288,11 +294,12 @@ class BaseWriter:
 
     async def _write_entries(self, snapshot: StatesSnapshot, key_groups: frozenset[int], handles: int) -> Bases:
         await self._come_in()
-        if self._runs is not None:
+        runs = self._runs if self._states.runs.looks_up else None
+        if runs is not None:
             await self._threads.background(self._states.runs.check_taken_in, key_groups, snapshot)
         bases = await self._entries.write(snapshot, key_groups, handles, self._uploaded, self._pause)
-        if self._runs is not None:
-            opened = await self._open(self._runs, bases.written)
+        if runs is not None:
+            opened = await self._open(runs, bases.written)
             self._take_over = partial(self._states.runs.replace, opened, key_groups, snapshot)
         return bases
 
