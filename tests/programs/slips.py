@@ -69,6 +69,7 @@ def twice(running: "Running", step: Slip) -> bool | None:
         running.sink(running.session.frame(table.slice(1)), running.batch_id)
     name = f"before-{running.batch_id}-{running.runs}"
     attend(sb.savepoint(running.settings, name, checkpoint_id=kept.checkpoint_id))
+    running.savepoints[name] = kept
     running.next_run(savepoint=name)
     running.batch(step.batch)
     return None
