@@ -170,6 +170,11 @@ async def in_vain(key: sb.Key, value: Any) -> Any:
     return [(key, value)]
 
 
+async def each_in_vain(key: sb.Key, value: Any) -> Any:
+    """As its like, with `yield`."""
+    yield key, value
+
+
 WRONG: dict[str, tuple[str, F, dict[str, Any], type[Exception], str]] = {
     "two keys become one": ("value", lambda _, value: [("one", value)], {}, InputError, "two keys cannot become one"),
     "one key twice": ("list", lambda key, value: [(key, value)] * 2, {}, InputError, "two keys cannot become one"),
@@ -202,6 +207,7 @@ WRONG: dict[str, tuple[str, F, dict[str, Any], type[Exception], str]] = {
     "another type": ("value", lambda key, value: [(key, value)], {"type": str}, StateTypeError, "another type"),
     "unknown column": ("columns", lambda key, row: [(key, {"n": 1})], {}, InputError, "columns of the state"),
     "async": ("value", in_vain, {}, InputError, "the function is async"),
+    "an async generator": ("value", each_in_vain, {}, InputError, "the function is async"),
     "it fails": ("value", lambda key, value: [(key, value["a"])], {}, InputError, "the function failed"),
     "unknown state": ("nothing", renamed, {}, InputError, "no state of that name"),
     "no keys": ("offsets", renamed, {}, InputError, "no state of that name"),

@@ -74,6 +74,7 @@ class TransformedState(ABC):
             found = self._function(key, value)
             if inspect.iscoroutine(found):
                 found.close()
+            if inspect.iscoroutine(found) or inspect.isasyncgen(found):
                 raise InputError("the function is async: give one that returns its pairs", state=self._state.name)
             pairs = [] if found is None else list(found)
         except StateBackendError:
