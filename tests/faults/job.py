@@ -81,13 +81,7 @@ class Job:
         batch = batch_of(backend) + 1
         self.begun = max(self.begun, batch)
         self.silent.discard(batch)
-        add(backend, changes_of(batch))
-        if self.settings.table == "runs":
-            for key, number in changes_of(batch):
-                columns, row = columns_of(backend), {"n": number, "batches": str(batch)}
-                if (old := columns.get(key)) is not None:
-                    row = {"n": number + old["n"], "batches": f"{old['batches']} {batch}"}
-                columns[key] = row
+        self._apply(backend, changes_of(batch))
         await backend.checkpoint(backend.next_checkpoint_id, source=sb.SourceMark("q", batch), **options)
         self.acknowledged = max(self.acknowledged, batch)
 
@@ -95,9 +89,20 @@ class Job:
         """As `commit`, with the parts of executors, and without output."""
         self.begun = max(self.begun, batch)
         self.silent.add(batch)
-        found = [await run.contribute(owners, task, changes_of(batch)) for task in run.tasks()]
+        found = [await run.contribute(owners, task, changes_of(batch), apply=self._apply) for task in run.tasks()]
         await run.commit(found, source=sb.SourceMark("q", batch))
         self.acknowledged = max(self.acknowledged, batch)
+
+    def _apply(self, backend: sb.StateBackend, changes: Changes) -> None:
+        """Over runs a columnar state has them, too: of each key the sum, and the batches that it is of."""
+        add(backend, changes)
+        if self.settings.table == "runs":
+            columns = columns_of(backend)
+            for key, number in changes:
+                row = {"n": number, "batches": str(number)}
+                if (old := columns.get(key)) is not None:
+                    row = {"n": number + old["n"], "batches": f"{old['batches']} {number}"}
+                columns[key] = row
 
     async def publish(self, backend: sb.StateBackend) -> None:
         """Hand out the rows; the receiver drops what it has a batch of."""

@@ -1,7 +1,7 @@
 """A run of a job in parts: who commits, and its owners of key groups, without a Spark between them."""
 
 import itertools
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -18,6 +18,7 @@ from statebackend.ids import ClockMark, SnapshotResult
 BODY_BYTES_MAX = 1 << 20
 
 Changes = Sequence[tuple[sb.Key, int]]
+Apply = Callable[[sb.StateBackend, Changes], None]
 
 TIMERS_S = 7
 """A timer is due after less than this."""
@@ -76,9 +77,12 @@ class Run:
         groups = self.settings.max_parallelism
         return [change for change in changes if key_group(change[0], groups) in task.key_groups]
 
-    async def contribute(self, owners: RangeOwners, task: RangeTask, changes: Changes) -> Contribution:
+    async def contribute(
+        self, owners: RangeOwners, task: RangeTask, changes: Changes, *, apply: Apply | None = None
+    ) -> Contribution:
         """One attempt, whose result comes back encoded."""
-        contribution = await owners.contribute(task, lambda backend: add(backend, self.changes_of(task, changes)))
+        work = apply or add
+        contribution = await owners.contribute(task, lambda backend: work(backend, self.changes_of(task, changes)))
         return msgspec.msgpack.decode(msgspec.msgpack.encode(contribution), type=Contribution)
 
     async def commit(
