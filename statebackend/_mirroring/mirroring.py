@@ -167,7 +167,7 @@ class Mirroring:
         if found.mirror_id is not None and (newest is None or found.mirror_id != newest.mirror_id):
             raise WrongMirrorError(
                 "another mirror writes this table, perhaps of a job that was deleted and made anew: give this one"
-                " another table, or empty it",
+                " another table, or drop that one",
                 name=mirror.name,
                 target=place,
             )

@@ -33,7 +33,7 @@ class MirrorMark(msgspec.Struct, frozen=True):
     """The mirror that writes a table, as the table tells it.
 
     `mirror_id`, `number`: as they were given with its newest step, or `None` if it does not know. A table that is not
-    there, or has no rows, has neither, and `is_empty`.
+    there has neither, one without rows at most the first, and both are `is_empty`.
     """
 
     mirror_id: str | None = None

@@ -85,6 +85,20 @@ async def test_whoever_changes_rows_has_the_table_written_anew(tmp_path: Path) -
         assert place.rows() == await job.state()
 
 
+async def test_a_table_without_rows_is_still_the_mirrors(tmp_path: Path) -> None:
+    """As that of a state whose last key was deleted: another mirror took it, and the first one was refused then."""
+    job, place = Job(), delta_table("", tmp_path)
+    await job.commit({"a": EWR})
+    await job.mirror(place.target())
+    await job.commit({"a": None})
+    await job.mirror(place.target())
+    with pytest.raises(WrongMirrorError, match="drop that one"):
+        await job.mirror(place.target(), name="second")
+    await job.commit({"b": LGA})
+    await job.mirror(place.target())
+    assert place.rows() == await job.state()
+
+
 async def test_tables_that_are_not_the_mirrors(tmp_path: Path) -> None:
     job = Job()
     await job.commit({"a": EWR})

@@ -211,7 +211,7 @@ async def test_a_new_writers_bases_do_not_make_it_begin_anew(tmp_path: Path) -> 
         clock=job.clock,
     )
     job.next_id += 1
-    assert (await job.mirror(tmp_path)).anew == ("the state was rewritten",)
+    assert (await job.mirror(tmp_path)).anew == ("a state was transformed",)
     assert shown(tmp_path) == await job.state()
 
 

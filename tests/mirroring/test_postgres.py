@@ -18,6 +18,7 @@ from statebackend.errors import (
     MirrorSchemaError,
     StoreAccessError,
     StoreUnavailableError,
+    WrongMirrorError,
 )
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg
 from tests.mirroring.servers import postgres
@@ -201,3 +202,17 @@ async def test_a_url_names_the_table_and_a_place_shows_no_password(place: str) -
     await job.commit({"a": EWR})
     await job.mirror(PostgresTarget(place, "flights.legs"))
     assert rows_of(place, "flights.legs") == await job.state()
+
+
+async def test_a_table_without_rows_is_still_the_mirrors(place: str) -> None:
+    """As that of a state whose last key was deleted: another mirror took it, and the first one was refused then."""
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(PostgresTarget(place, "legs"))
+    await job.commit({"a": None})
+    await job.mirror(PostgresTarget(place, "legs"))
+    with pytest.raises(WrongMirrorError, match="drop that one"):
+        await job.mirror(PostgresTarget(place, "legs"), name="second")
+    await job.commit({"b": LGA})
+    await job.mirror(PostgresTarget(place, "legs"))
+    assert rows_of(place) == await job.state()

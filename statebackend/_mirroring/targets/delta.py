@@ -78,15 +78,17 @@ class DeltaTarget(BlockingTarget):
 
     def _mark(self, table: Any) -> MirrorMark:
         """The newest step that the table has; 0 if somebody else has changed its rows since."""
-        if table is None or not table.file_uris():
+        if table is None:
             return MirrorMark(is_empty=True)
+        is_empty = not table.file_uris()
         self._shown = [field.name for field in table.schema().fields]
         is_changed = False
         for commit in table.history(LOOKED_BACK):
             if MIRROR_KEY in commit:
-                return MirrorMark(str(commit[MIRROR_KEY]), 0 if is_changed else int(commit[NUMBER_KEY]))
+                number = 0 if is_changed else int(commit[NUMBER_KEY])
+                return MirrorMark(str(commit[MIRROR_KEY]), None if is_empty else number, is_empty=is_empty)
             is_changed = is_changed or not str(commit["operation"]).startswith(MAINTENANCE)
-        return MirrorMark()
+        return MirrorMark(is_empty=is_empty)
 
     def _fit(self, table: MirrorTable) -> None:
         schema = pa.schema([field for field in table.schema if table.form == "log" or field.name != OP])

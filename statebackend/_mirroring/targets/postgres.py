@@ -79,9 +79,11 @@ class PostgresTarget(BlockingTarget):
 
     def _find(self) -> MirrorMark:
         with self._translated():
-            if not self._has(self._table) or not self._rows("SELECT FROM {table} LIMIT 1"):
+            if not self._has(self._table):
                 return MirrorMark(is_empty=True)
             mark = self._mark() if self._has(MARKS) else None
+            if not self._rows("SELECT FROM {table} LIMIT 1"):
+                return MirrorMark(None if mark is None else mark[0], is_empty=True)
             return MirrorMark(number=0) if mark is None else MirrorMark(*mark)
 
     def _fit(self, table: MirrorTable) -> None:
