@@ -310,12 +310,19 @@ def _passing_over(base: Commit | None, asked: AskedToOpen) -> Generator[None]:
     try:
         yield
     except (CorruptObjectError, MissingObjectError) as error:
+        if base is None:
+            raise
         if asked.key_groups is not None and asked.settings.fall_back_to_older:
             error.add_note(
                 "fall_back_to_older does not reach an owner of a part, because all owners have to go back to the same"
                 " checkpoint: open the coordinator and them at an older checkpoint_id"
             )
-        if base is None or not asked.may_pass_over:
+        else:
+            error.add_note(
+                f"checkpoint {base.checkpoint_id} needs it, and no copy can be read: put one back, or open an older"
+                " checkpoint by its checkpoint_id; fall_back_to_older=True takes the newest that can be restored"
+            )
+        if not asked.may_pass_over:
             raise
         raise _UnrestorableError(base.sequence, error) from error
 

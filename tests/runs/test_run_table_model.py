@@ -143,6 +143,15 @@ class RunTableMachine(TableMachine):
         if is_restarted:
             self.restart()
 
+    @rule(data=st.data())
+    def drop_meanwhile(self, data: st.DataObject) -> None:
+        """Keys that no run has are dropped while a base or a layer is written that has them."""
+        self.end(gives_up=True, size=1)
+        self.add(data)
+        self.begin(data)
+        self.drop_keys(self.some_keys(data))
+        self.end(gives_up=False, size=1 << 20)
+
     def drop_keys(self, keys: list[Any]) -> None:
         """These keys, which are there."""
         self.of.drop(self.find(keys))
