@@ -1,8 +1,9 @@
 """Delivers events to observers, so that no observer can break what it watches."""
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -73,4 +74,20 @@ def _members(observer: Observer) -> tuple[Observer, ...]:
 def _override(observer: Observer, event: str) -> Callable[..., None] | None:
     """The observer's method for `event`, or `None` if it inherits the empty one."""
     method = getattr(observer, event, None)
-    return None if getattr(method, "__func__", None) is getattr(Observer, event) else method
+    if method is None or getattr(method, "__func__", None) is getattr(Observer, event):
+        return None
+    later_facts: Mapping[str, object] | None = getattr(Observer, event).__kwdefaults__
+    return _taking_all(method, later_facts) if later_facts else method
+
+
+def _taking_all(method: Callable[..., None], later_facts: Iterable[str]) -> Callable[..., None]:
+    """The method, called without those of the later facts that it has no keyword for: it may be older than they are."""
+    parameters = inspect.signature(method).parameters
+    untaken = set(later_facts) - set(parameters)
+    if not untaken or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return method
+
+    def tell(*args: Any, **facts: Any) -> None:
+        method(*args, **{name: fact for name, fact in facts.items() if name not in untaken})
+
+    return tell

@@ -126,6 +126,10 @@ class ProcessorRunner:
         self.fires_timers: Final = overrides(processor, "on_timer")
         self.late_rows = 0
         """How many rows of the last batch were late."""
+        self.begun_rows = 0
+        """How many rows of the last batch the processor was given so far. Any thread may look."""
+        self.keys_under_way = 0
+        """Calls of `process` that have begun and not ended."""
         self._opened: dict[KeyGroupRange, _OpenedCopy] = {}
         self._replaced: list[KeyedProcessor] = []
         """Copies whose state has been closed by others, to be closed with the next ones."""
@@ -136,17 +140,14 @@ class ProcessorRunner:
         batch_id: int,
         backend: KeyedBackend,
         on_loop: OnLoop | None = None,
-        *,
-        watched: Callable[[KeyedRows], KeyedRows] = iter,
     ) -> Any:
         """Process rows of one batch, a `pyarrow.Table`, on `backend`, which owns their keys; its clock was moved.
 
         `on_loop` runs an asynchronous `process` on the loop of the backend, as `Portal.call` does; a synchronous one
-        runs here. `watched` sees each key go by with its rows. Returns the output rows as a `pyarrow.Table`, or `None`
-        if there is no output. Raises `InputError` for invalid keys or output rows, and what the processor raises.
+        runs here. Returns the output rows as a `pyarrow.Table`, `None` if there is no output. Raises `InputError` for
+        invalid keys or output rows, and what the processor raises.
         """
         batch = self.keys_of(table, backend.clock_before_s)
-        batch = msgspec.structs.replace(batch, keys=watched(batch.keys))
         if self.is_async:
             assert on_loop is not None, "an asynchronous process without a loop"
             return self.table_of(on_loop(partial(self.run, batch, batch_id, backend)))
@@ -168,7 +169,7 @@ class ProcessorRunner:
         if table.num_rows:  # without rows, the types may be nobody's
             check_columns(table, self.key, self._order_by, allows_nulls=self._takes_table)
         rows, late = table, None
-        self.late_rows = 0
+        self.late_rows = self.begun_rows = self.keys_under_way = 0
         if (event_time := self._event_time) is not None:
             in_time, late = event_time.split(table, before_s)
             self.late_rows = late.num_rows
@@ -203,8 +204,13 @@ class ProcessorRunner:
                     yielded = list[Mapping[str, Any]]()
                     output.append(yielded)
                     ranks[key] = rank = len(ranks)
-                    with KeyCall(calls, key, rank):
-                        await self._await_rows(opened.processor.process(key, rows, opened.context), key, yielded)
+                    self.begun_rows += len(rows)
+                    self.keys_under_way += 1
+                    try:
+                        with KeyCall(calls, key, rank):
+                            await self._await_rows(opened.processor.process(key, rows, opened.context), key, yielded)
+                    finally:
+                        self.keys_under_way -= 1
 
                 with noticing_left_generators():
                     await for_each(batch.keys, call, concurrency=self._concurrency)
@@ -271,7 +277,10 @@ class ProcessorRunner:
     def _run_keys(self, batch: BatchRows, opened: _OpenedCopy) -> list[Mapping[str, Any]]:
         output: list[Mapping[str, Any]] = []
         for key, rows in batch.keys:
+            self.begun_rows += len(rows)
+            self.keys_under_way = 1
             self._add_rows(opened.processor.process(key, rows, opened.context), key, output)
+            self.keys_under_way = 0
         return output
 
     def _add_rows(self, returned: Any, key: Key, output: list[Mapping[str, Any]]) -> None:
@@ -309,6 +318,7 @@ class ProcessorRunner:
     def _run_table(self, table: Any, opened: _OpenedCopy) -> Any:
         if self._order_by and table.num_rows:
             table = in_order(table, self.key, self._order_by)
+        self.begun_rows = table.num_rows
         output = opened.processor.process_table(table, opened.context) if table.num_rows else None
         if output is not None and not isinstance(output, _pa.Table):
             raise InputError("process_table must return a pyarrow.Table or None", returned=type(output))

@@ -63,6 +63,9 @@ class Observer:
     them. An exception is logged once per method and has no other effect. A cancelled or killed backend sends no further
     events. `statebackend.observers` has an observer that counts, one for Prometheus, and one that combines several.
 
+    A later release may tell a new fact of an event, as a keyword with a default. A method without that keyword is
+    called without the fact.
+
     The methods stand in the order in which a checkpoint calls them.
     """
 
@@ -146,10 +149,14 @@ class Observer:
     def rows_late(self, rows: int) -> None:
         """So many rows of a batch were older than the job's clock was before it. Once per batch that has any."""
 
-    def batch_progressed(self, batch_id: int, *, rows: int, of_rows: int, seconds: float) -> None:
-        """`process` has been given `rows` of the `of_rows` of a batch in the `seconds` since it began with them.
+    def batch_progressed(
+        self, batch_id: int, *, rows: int, of_rows: int, seconds: float, keys_under_way: int = 0
+    ) -> None:
+        """A processor has been given `rows` of the `of_rows` of a batch in the `seconds` since it began with them.
 
-        Once a second while a `KeyedProcessor` is at work in the driver, key by key; not for a batch that is quicker.
+        `keys_under_way`: the calls of `process` that have begun and not ended; 1 at most for a synchronous one, 0 for
+        `process_table`. Once a second while a `KeyedProcessor` is at work in the driver, even if all its calls wait;
+        not for a batch that is quicker.
         """
 
     def output_published(self, output: StagedOutput, *, seconds: float) -> None:

@@ -92,7 +92,8 @@ class Metrics(Numbers, Observer):
 
     late_rows = Counter("Rows that were older than the clock of their job was before their batch.", unit="rows")
     batch_rows = Level("Rows of the batch that was last under way for a second or more.", unit="rows")
-    batch_rows_begun = Level("Those of its rows that `process` had been given by then.", unit="rows")
+    batch_rows_begun = Level("Those of its rows that the processor had been given by then.", unit="rows")
+    batch_keys_under_way = Level("Calls of `process` that had begun by then, and had not ended.", unit="keys")
     publications = Counter("Outputs of batches that were published, repeated ones included.", unit="publications")
     failed_publications = Counter("Times that the function of an outbox has raised.", unit="publications")
     published_rows = Counter("Rows in the outputs that were published.", unit="rows")
@@ -232,9 +233,12 @@ class Metrics(Numbers, Observer):
     def rows_late(self, rows: int) -> None:
         self.record(Metrics.late_rows, rows)
 
-    def batch_progressed(self, batch_id: int, *, rows: int, of_rows: int, seconds: float) -> None:
+    def batch_progressed(
+        self, batch_id: int, *, rows: int, of_rows: int, seconds: float, keys_under_way: int = 0
+    ) -> None:
         self.record(Metrics.batch_rows, of_rows)
         self.record(Metrics.batch_rows_begun, rows)
+        self.record(Metrics.batch_keys_under_way, keys_under_way)
 
     def output_published(self, output: StagedOutput, *, seconds: float) -> None:
         self.record(Metrics.publications, 1)

@@ -6,11 +6,12 @@ run the batch's plan again.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any, Final, cast
 
+import anyio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -23,10 +24,9 @@ from statebackend._processing.clockless import check_clock_moves
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.output_rows import has_rows
 from statebackend._processing.processor import KeyedProcessor
-from statebackend._processing.runner import KeyedRows, ProcessorRunner
+from statebackend._processing.runner import ProcessorRunner
 from statebackend._processing.time_zones import in_zone, zone_of
 from statebackend.abc import ObjectStore, Observer, StateChangeUploader
-from statebackend.abc.clock import SystemClock
 from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.ids import CheckpointId, ClockMark, SourceMark
 from statebackend.settings import Settings
@@ -40,11 +40,8 @@ BatchFunction = Callable[[DataFrame, int, StateBackend], object]
 """A user's function. If it returns an awaitable, that is awaited. With an outbox, the result is the output rows, a
 `pyarrow.Table` or `None`; without one, rows of any shape are refused, and anything else is dropped."""
 
-
 PROGRESS_EVERY_S: Final = 1.0
 """How often the observer is told of a batch that is under way."""
-
-_CLOCK: Final = SystemClock()
 
 
 class InDriver:
@@ -145,29 +142,25 @@ class InDriver:
         if self._clock is not None and to_s is not None:
             job.advance_clock(to_s, self._clock.kind)
         table = in_zone(table, zone_of(delivered))
-        rows = runner(
-            table,
-            batch_id,
-            job,
-            lambda calls: attend(process_portal().start(calls, once=True), query),
-            watched=partial(self._watched, batch_id, table.num_rows),
-        )
+        with self._telling_progress(runner, batch_id, table.num_rows):
+            rows = runner(table, batch_id, job, lambda calls: attend(process_portal().start(calls, once=True), query))
         self._tell_late(runner.late_rows)
         if self._output is None:
             return rows
         call_output(self._output, rows, df, batch_id)
         return None
 
-    def _watched(self, batch_id: int, of_rows: int, keys: KeyedRows) -> KeyedRows:
-        """The same, and the observer is told now and then how far they are."""
-        observers, rows = Observers(self._observer or Observer()), 0
-        begun_s = told_s = _CLOCK.monotonic()
-        for key, rows_of_key in keys:
-            yield key, rows_of_key
-            rows += len(rows_of_key)
-            if (now_s := _CLOCK.monotonic()) - told_s >= PROGRESS_EVERY_S:
-                told_s = now_s
-                observers.batch_progressed(batch_id, rows=rows, of_rows=of_rows, seconds=now_s - begun_s)
+    @contextmanager
+    def _telling_progress(self, runner: ProcessorRunner, batch_id: int, of_rows: int) -> Generator[None]:
+        """In this context the observer is told from the loop: a call that waits, there or here, holds nothing up."""
+        if self._observer is None:
+            yield
+            return
+        telling = process_portal().start(tell_progress, runner, self._observer, batch_id, of_rows)
+        try:
+            yield
+        finally:
+            telling.cancel()
 
     def _keep_clock(self, job: StateBackend) -> None:
         committed = _committed_clock(job)
@@ -192,6 +185,20 @@ class InDriver:
         """Close the opened copy of the processor, and drop it."""
         if isinstance(self._work, ProcessorRunner):
             self._work.close(process_portal().call)
+
+
+async def tell_progress(runner: ProcessorRunner, observer: Observer, batch_id: int, of_rows: int) -> None:
+    """Tell the observer how far a batch of `of_rows` is, every `PROGRESS_EVERY_S`, until cancelled."""
+    observers, begun_s = Observers(observer), anyio.current_time()
+    while True:
+        await anyio.sleep(PROGRESS_EVERY_S)
+        observers.batch_progressed(
+            batch_id,
+            rows=runner.begun_rows,
+            of_rows=of_rows,
+            seconds=anyio.current_time() - begun_s,
+            keys_under_way=runner.keys_under_way,
+        )
 
 
 def _committed_clock(job: StateBackend) -> ClockMark | None:

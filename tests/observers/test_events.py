@@ -125,7 +125,7 @@ async def eventful_life(root: Path, observer: sb.Observer) -> tuple[list[dict[sb
     Observers(observer).fenced(FencedError("a newer writer owns this job"))
     Observers(observer).swept(deleted=2, failures=1, seconds=0.5)
     Observers(observer).sweep_failed(OSError("no answer"))
-    Observers(observer).batch_progressed(4, rows=1, of_rows=2, seconds=1.0)
+    Observers(observer).batch_progressed(4, rows=1, of_rows=2, seconds=1.0, keys_under_way=1)
     Observers(observer).commits_followed(2, changes=3, size_bytes=4, seconds=0.5)
     Observers(observer).follower_jumped("a sweep was faster")
     Observers(observer).follower_looked(0.25)
@@ -151,6 +151,22 @@ def test_every_event_goes_to_every_observer(event: str) -> None:
     getattr(Observers(Observers(first), second), event)(*args, **facts)
     assert first.heard == second.heard == [(event, args, facts)]
     assert told == ["first", "second"]
+
+
+class Earlier(Metrics):
+    """Written when a batch did not tell of its keys; what it inherits was not."""
+
+    def batch_progressed(self, batch_id: int, *, rows: int, of_rows: int, seconds: float) -> None:  # type: ignore[override]
+        super().batch_progressed(batch_id, rows=rows, of_rows=of_rows, seconds=seconds)
+
+
+def test_an_observer_without_a_later_fact_is_told_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """An upgrade neither breaks it nor keeps the event from it, nor the fact from the one beside it."""
+    earlier, metrics = Earlier(), Metrics()
+    Observers(earlier, metrics).batch_progressed(4, rows=1, of_rows=2, seconds=1.0, keys_under_way=3)
+    assert (earlier.batch_rows_begun, earlier.batch_rows, earlier.batch_keys_under_way) == (1, 2, 0)
+    assert (metrics.batch_rows_begun, metrics.batch_rows, metrics.batch_keys_under_way) == (1, 2, 3)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

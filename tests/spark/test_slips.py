@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,10 +15,8 @@ import pytest
 import statebackend as sb
 from statebackend.errors import InputError, OutcomeUnknownError, RewindError, StateGoneError
 from statebackend.objectstore import MemoryStore
-from statebackend.spark import driver
 from statebackend.testing import Fail, FaultyStore
 from tests.knobs import settings_with
-from tests.observers.test_events import Recorder
 from tests.spark.frames_without_spark import frame_of
 
 
@@ -86,29 +83,6 @@ def query(tmp_path: Path) -> Iterator[Query]:
 @pytest.fixture(params=[count, Counting()], ids=["function", "processor"])
 def work(request: pytest.FixtureRequest) -> Any:
     return request.param
-
-
-class Waiting(Counting):
-    """The same, and it waits for each key."""
-
-    async def process(self, key: Any, rows: Any, context: Any) -> None:
-        await asyncio.sleep(0)
-        super().process(key, rows, context)
-
-
-@pytest.mark.parametrize(
-    ("work", "options"), [(Counting(), {}), (Waiting(), {"concurrency": 1})], ids=["sync", "async"]
-)
-def test_a_batch_under_way_tells_how_far_it_is(
-    query: Query, monkeypatch: pytest.MonkeyPatch, work: Any, options: Any
-) -> None:
-    """But not more often than once a second, and not of a key before it has been processed."""
-    seconds = iter([0.0, 0.5, 1.0, 1.4, 2.5, 2.6])
-    monkeypatch.setattr(driver, "_CLOCK", SimpleNamespace(monotonic=lambda: next(seconds)))
-    recorder = Recorder()
-    query.run(query.sink(work, observer=recorder, **options), "abbcccdeeee")
-    told = [(args, tuple(facts.values())) for event, args, facts in recorder.heard if event == "batch_progressed"]
-    assert told == [((0,), (3, 11, 1.0)), ((0,), (7, 11, 2.5))]
 
 
 # ------------------------------------------------------------------------------------------------ a batch in two calls
