@@ -5,7 +5,7 @@
     nox -s bench -- spark upserts       these, or parts of them: state.access
     nox -s bench -- list                what there is, and how long each takes
     nox -s bench -- compare OLD NEW     two results files, or two directories of them
-    nox -s bench -- page                the performance page and its charts, from the results
+    nox -s bench -- page                the performance page, its charts and its history, from the results
     nox -s bench -- history             every claim beside what it was in earlier runs, as tables
 
 A run writes each result to `benchmarks/results`, and to the history there; a quick one writes to `build/benchmarks`, a
@@ -149,6 +149,8 @@ def _page(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks page", description="Make the performance page.")
     parser.add_argument("--results", type=Path, default=results.DIRECTORY)
     given = parser.parse_args(arguments)
+    history.PAGE.write_text(history.page(history.load(history.FILE)), encoding="utf-8")
+    print(history.PAGE)
     performance: Any = importlib.import_module("benchmarks.performance")  # needs matplotlib
     for path in performance.make(results.load(given.results)):
         print(path)

@@ -2,6 +2,7 @@
 
 `benchmarks/results/history.jsonl` only grows. The tables show the newest runs of each claim beside one another. A time
 depends on the machine and on what else it did, a ratio of contestants that took turns does not: so ratios come first.
+`python -m benchmarks page` makes the page of the site of them, and a test fails if it says anything else.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,19 @@ import msgspec
 from benchmarks.results import DIRECTORY, RATIOS, Result
 
 FILE: Final = DIRECTORY / "history.jsonl"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "performance-history.md"
 RUNS_SHOWN: Final = 5
+
+_PAGE: Final = """# How fast it was
+
+Every claim of [the performance page](performance.md), and what it was in the last {runs_shown} runs of its benchmark,
+with the day and the commit of each; what missed the expectation is **bold**. An empty cell: that run did not measure
+the claim. Ratios of contestants that took turns come first. The other figures are those of a machine and a day, so only
+large steps in them mean anything.
+
+{tables}
+`nox -s bench` adds to `benchmarks/results/history.jsonl`, `nox -s bench -- page` makes this page of it.
+"""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -68,6 +81,11 @@ def tables(entries: Iterable[Entry]) -> str:
     return "\n".join(parts)
 
 
+def page(entries: Iterable[Entry]) -> str:
+    """The text of the page."""
+    return _PAGE.format(runs_shown=RUNS_SHOWN, tables=tables(entries))
+
+
 def _table(entries: Sequence[Entry]) -> Iterator[str]:
     runs = sorted({(entry.begun, entry.commit) for entry in entries})[-RUNS_SHOWN:]
     yield "| Claim | Expected | " + " | ".join(f"{begun[:10]}, `{commit}`" for begun, commit in runs) + " |"
@@ -76,5 +94,10 @@ def _table(entries: Sequence[Entry]) -> Iterator[str]:
     newest = {entry.claim: entry for entry in entries if (entry.begun, entry.commit) in runs}
     for claim, last in sorted(newest.items(), key=lambda pair: (pair[1].unit not in RATIOS, pair[0])):
         found = [measured.get((claim, *run)) for run in runs]
-        cells = ["" if entry is None else f"{entry.measured:.3g} {entry.unit}".strip() for entry in found]
+        cells = ["" if entry is None else _cell(entry) for entry in found]
         yield "| " + " | ".join([claim.replace("|", "\\|"), last.expected.replace("|", "\\|"), *cells]) + " |"
+
+
+def _cell(entry: Entry) -> str:
+    figure = f"{entry.measured:.3g} {entry.unit}".strip()
+    return f"**{figure}**" if entry.verdict == "missed" else figure

@@ -122,7 +122,7 @@ def expectations(results: Sequence[Result]) -> str:
     lines = [line for result in results for line in result.lines]
     missed = [line for line in lines if line.verdict == "missed"]
     rows = (f"| {line.claim} | {line.expected} | {figure(line.measured)} {line.unit} |" for line in missed)
-    counts = f"{len(lines)} expectations, {len(missed)} missed. `nox -s bench -- history` prints all, run by run."
+    counts = f"{len(lines)} expectations, {len(missed)} missed. [All of them, run by run](performance-history.md)."
     return "\n".join([counts, "", "| missed | expected | measured |", "| --- | --- | --- |", *rows, ""])
 
 

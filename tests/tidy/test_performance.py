@@ -20,12 +20,19 @@ def test_the_history_has_every_result() -> None:
         assert set(history.entries_of(result)) <= set(kept), result.benchmark
 
 
+def test_the_page_of_the_history_is_up_to_date_with_it() -> None:
+    """Made by the same command; the page of today links to it."""
+    assert history.page(history.load(history.FILE)) == history.PAGE.read_text(encoding="utf-8")
+    assert f"]({history.PAGE.name})" in TEXT
+
+
 def test_the_newest_runs_stand_beside_one_another_ratios_first() -> None:
-    """A claim that is measured no more leaves the table with the last run that had it."""
+    """A claim that is measured no more leaves the table with the last run that had it. What missed is bold."""
 
     def entry(day: int, claim: str, measured: float, unit: str) -> history.Entry:
+        verdict = "missed" if measured > 3 and unit == "x" else "kept"
         return history.Entry(
-            f"2026-11-{day:02}T12:00:00", f"c{day}", "", "upserts", claim, measured, unit, "most", "met"
+            f"2026-11-{day:02}T12:00:00", f"c{day}", "", "upserts", claim, measured, unit, "most", verdict
         )
 
     days = range(1, 8)
@@ -34,7 +41,7 @@ def test_the_newest_runs_stand_beside_one_another_ratios_first() -> None:
     assert history.tables(entries).split("## upserts\n\n")[1].splitlines() == [
         "| Claim | Expected | " + " | ".join(f"2026-11-0{day}, `c{day}`" for day in range(3, 8)) + " |",
         "| --- | --- | --- | --- | --- | --- | --- |",
-        "| ratio | most | 1.5 x | 2 x | 2.5 x |  | 3.5 x |",
+        "| ratio | most | 1.5 x | 2 x | 2.5 x |  | **3.5 x** |",
         "| a time | most | 3 ms | 4 ms | 5 ms | 6 ms | 7 ms |",
     ]
 
