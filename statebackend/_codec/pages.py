@@ -47,10 +47,11 @@ class PageLayout:
         self.columns: Final = tuple(columns)
         self.page_bytes: Final = page_bytes
         self._place = np.dtype("<u2" if page_bytes < _SHORT_PLACES_MAX else "<u4")
-        self._at: dict[StoredColumn, tuple[int, int]] = {}  # where each array begins: a constant, and for each row
+        self.arrays: Final = (*self.keys, *self.columns)  # by number: parts of keys may be equal, they have no names
+        self._at: list[tuple[int, int]] = []  # where each array begins: a constant, and for each row
         constant, row = _HEAD, _ROW
-        for each in (*self.keys, *self.columns):
-            self._at[each] = constant, row
+        for each in self.arrays:
+            self._at.append((constant, row))
             row += self.dtype_of(each).itemsize
             constant += self._place.itemsize if each.item == STRING else 0
         self._constant, self._row = constant, row
@@ -106,8 +107,7 @@ class PageLayout:
         items_at(out, 8)[at + _HEAD + 8 * row] = np.ascontiguousarray(hashes, "<u8").view("V8")
         items_at(out, 2)[at + _HEAD + 8 * count + 2 * row] = np.ascontiguousarray(groups, "<u2").view("V2")
         free = self.fixed_bytes(counts)  # where in each page the next strings begin
-        for each, column in zip((*self.keys, *self.columns), (*keys, *columns), strict=True):
-            constant, of_row = self._at[each]
+        for each, (constant, of_row), column in zip(self.arrays, self._at, (*keys, *columns), strict=True):
             width = self.dtype_of(each).itemsize
             array = at + constant + of_row * count + width * row
             if isinstance(column, Fixed):
@@ -168,9 +168,9 @@ class PageLayout:
         row = np.arange(len(page)) - np.repeat(starts_of(counts), counts)
         return PageRows(self, pages, page * self.page_bytes, row, counts[page])
 
-    def place_of(self, column: StoredColumn) -> tuple[int, int]:
-        """Where the column's array begins in a page: a constant, and the bytes for each row of the page before it."""
-        return self._at[column]
+    def place_of(self, number: int) -> tuple[int, int]:
+        """Where one of `arrays` begins in a page: a constant, and the bytes for each row of the page before it."""
+        return self._at[number]
 
     @property
     def valid_at(self) -> tuple[int, int]:
@@ -224,21 +224,22 @@ class PageRows:
 
     def keys(self) -> Sequence[Column]:
         """The keys, a column for each part. Strings share the memory of the pages."""
-        return [self._array(each) for each in self.layout.keys]
+        return [self._array(number) for number in range(len(self.layout.keys))]
 
     def columns(self, names: Mapping[str, Any] | None = None) -> Mapping[StoredColumn, Column]:
         """The value columns, or those of `names`."""
         wanted = enumerate(self.layout.columns)
-        return {each: self._value(number, each) for number, each in wanted if names is None or each.name in names}
+        return {each: self._value(number) for number, each in wanted if names is None or each.name in names}
 
-    def _value(self, number: int, column: StoredColumn) -> Column:
+    def _value(self, number: int) -> Column:
         constant, of_row = self.layout.valid_at
         octet = self._at + constant + of_row * self._count + number * ((self._count + 7) // 8) + (self._row >> 3)
         valid = (self._pages[octet] >> (self._row & 7).astype(np.uint8) & 1).view(np.bool_)
-        return self._array(column)._replace(valid=None if valid.all() else valid)
+        return self._array(len(self.layout.keys) + number)._replace(valid=None if valid.all() else valid)
 
-    def _array(self, column: StoredColumn) -> Column:
-        constant, of_row = self.layout.place_of(column)
+    def _array(self, number: int) -> Column:
+        column = self.layout.arrays[number]
+        constant, of_row = self.layout.place_of(number)
         dtype = self.layout.dtype_of(column)
         places = self._at + constant + of_row * self._count + dtype.itemsize * self._row
         items = items_at(self._pages, dtype.itemsize)

@@ -48,6 +48,10 @@ KEYS: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.struct({"a": pa.string(), "b": pa.int64()}): st.fixed_dictionaries(
         {"a": st.sampled_from(["", "x", "EWR"]), "b": st.integers(0, 5)}
     ),
+    pa.struct({"a": pa.string(), "b": pa.string()}): st.fixed_dictionaries(
+        {"a": st.sampled_from(["", "x", "EWR"]), "b": st.sampled_from(["", "x", "EWR"])}
+    ),
+    pa.struct({"a": pa.int64(), "b": pa.int64()}): st.fixed_dictionaries({"a": st.integers(0, 3), "b": integers(64)}),
     pa.struct({"one": pa.binary()}): st.fixed_dictionaries({"one": st.binary(max_size=1)}),
 }
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from statebackend._columns.keys import Parts, hash_parts
@@ -59,6 +60,23 @@ def test_keys_of_one_order_lie_over_many_pages(tmp_path: Path, hashes: int) -> N
     flush(table, OWNED, tmp_path)
     assert found_in(table, asked) == {key: text for key, text in texts.items() if key != "key 7"}
     assert table.num_rows == 599
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.binary(), pa.int64()], ids=["texts", "bytes", "numbers"])
+def test_parts_of_a_key_that_are_of_one_type_are_told_apart(tmp_path: Path, type_: pa.DataType) -> None:
+    """Parts have no names in pages: the second once took the place of the first, and no such key was found again."""
+    pairs = pa.struct({"from": type_, "to": type_})
+    table = RunTable(table_schema(pa.schema({"n": pa.int64()}), pairs), OWNED, memory=OverlayMemory(1))
+    parts = [pa.array([place // 30 for place in range(900)]), pa.array([place % 30 for place in range(900)])]
+    parts = parts if pa.types.is_integer(type_) else [pc.cast(pc.cast(each, pa.string()), type_) for each in parts]
+    keys = pa.StructArray.from_arrays(parts, fields=list(pairs))
+    rows, _ = table.find_or_add(keys)
+    table.scatter(rows, pa.RecordBatch.from_pydict({"n": list(range(900))}))
+    list(table.drain(0))
+    flush(table, OWNED, tmp_path)
+    list(table.drain(0))
+    assert len(table._rows) == 0
+    assert table.gather(table.find(keys))["n"].to_pylist() == list(range(900))
 
 
 def test_a_row_may_be_larger_than_a_page(tmp_path: Path) -> None:
