@@ -115,23 +115,8 @@ async def history_of(
         if described.kind.startswith("operator"):
             raise InputError("operator state belongs to no key, so no key has a history", state=state)
         search = _Search(primary, newest, described, key)
-        touched: list[_Touched] = []
-        oldest = newest  # the last that was looked at
-        before: Commit | None = newest  # the one behind which the changes are told
-        waiting: list[_Made] = []  # read together
         async with aclosing(_branch(primary, newest, at_hand, await retained_from(primary))) as branch:
-            async for made in branch:
-                before, is_first = made.commit, made.commit.parent is None
-                is_oldest = made.parent is None and not is_first
-                if is_oldest or (since_s is not None and before.committed_at_s <= since_s + ROUNDED_S):
-                    break
-                waiting.append(made)
-                if len(waiting) == WINDOW:
-                    touched += await search.changes_in(waiting)
-                    waiting = []
-                oldest, before = made.commit, made.parent
-        if waiting:
-            touched += await search.changes_in(waiting)
+            touched, before, oldest = await _touched_since(since_s, branch, search, newest)
         value, changes = await search.applied(before, touched)
         if not changes and value is None and search.forms and form_of(key) not in search.forms:
             raise KeyTypeError(
@@ -152,6 +137,32 @@ async def history_of(
     if mirror is None or found.is_whole or (since_s is not None and found.since_s <= since_s + ROUNDED_S):
         return found
     return _until(await mirror.read_on(settings, found, key, store=store), since_s)
+
+
+async def _touched_since(
+    since_s: float | None, branch: AsyncGenerator[_Made], search: "_Search", newest: Commit
+) -> tuple[Sequence[_Touched], Commit | None, Commit]:
+    """The commits of the branch that touched the key, newest first, as far as they are told.
+
+    Then the one behind which they are told, `None` before the first of the job; and the oldest that was looked at.
+    """
+    touched: list[_Touched] = []
+    oldest = newest
+    before: Commit | None = newest
+    waiting: list[_Made] = []  # read together
+    async for made in branch:
+        before, is_first = made.commit, made.commit.parent is None
+        is_oldest = made.parent is None and not is_first
+        if is_oldest or (since_s is not None and before.committed_at_s <= since_s + ROUNDED_S):
+            break
+        waiting.append(made)
+        if len(waiting) == WINDOW:
+            touched += await search.changes_in(waiting)
+            waiting = []
+        oldest, before = made.commit, made.parent
+    if waiting:
+        touched += await search.changes_in(waiting)
+    return touched, before, oldest
 
 
 def _until(found: KeyHistory, since_s: float | None) -> KeyHistory:

@@ -28,6 +28,8 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(dest="command", required=True)
     _add_upkeep(commands, common)
     _add_readers(commands, common, _checkpoint(is_read=True))
+    _add_comparers(commands, common)
+    _add_mirror(commands, common)
     _add_changes(commands, common, _checkpoint(is_read=False))
     _add_savepoints(commands, common)
     return found
@@ -180,6 +182,9 @@ def _add_readers(
     )
     _add_part(exporting)
 
+
+def _add_comparers(commands: Any, common: argparse.ArgumentParser) -> None:
+    """The commands that compare checkpoints of the state, or follow them."""
     comparing = commands.add_parser("diff", parents=[common], help="what one checkpoint has and another has not")
     comparing.add_argument(
         "a", help="a checkpoint's id, a savepoint's name, or at:TIME; id:7 or savepoint:7 if 7 is both"
@@ -202,7 +207,6 @@ def _add_readers(
     watching.add_argument("--count", metavar="N", type=int, help="end after N lines")
     watching.add_argument("--state", metavar="STATE", help="print each new value of some keys of this state instead")
     watching.add_argument("--key", metavar="KEY", action="append", default=[], help="one of these keys; repeatable")
-    _add_mirror(commands, common)
 
 
 def _add_mirror(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -50,31 +50,36 @@ class Marks(msgspec.Struct, frozen=True):
     starts_from: Any = None
 
 
-def check_policies(on_rewind: str, adopt: Adopt, first_batch_id: FirstBatch) -> None:
-    """Raise `SettingsError` for a policy that is none of its choices."""
-    if on_rewind not in get_args(OnRewind):
-        raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=on_rewind)
-    if not adopt and adopt is not False:
-        raise SettingsError("adopt must be the id of a query, True or False", adopt=adopt)
-    if first_batch_id != "any" and (type(first_batch_id) is not int or first_batch_id < 0):
-        raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first_batch_id)
+class Policies(msgspec.Struct, frozen=True):
+    """The choices of a sink for batches that do not just follow. Raises `SettingsError` for one that there is not."""
+
+    on_rewind: OnRewind = "fail"
+    adopt: Adopt = False
+    first_batch_id: FirstBatch = 0
+
+    def __post_init__(self) -> None:
+        first = self.first_batch_id
+        if self.on_rewind not in get_args(OnRewind):
+            raise SettingsError("on_rewind must be 'fail' or 'rollback'", on_rewind=self.on_rewind)
+        if not self.adopt and self.adopt is not False:
+            raise SettingsError("adopt must be the id of a query, True or False", adopt=self.adopt)
+        if first != "any" and (type(first) is not int or first < 0):
+            raise SettingsError("first_batch_id must be the id of a batch, or 'any'", first_batch_id=first)
 
 
-def decide(
-    delivered: SourceMark, marks: Marks, *, on_rewind: OnRewind, adopt: Adopt, first_batch_id: FirstBatch = 0
-) -> Step:
+def decide(delivered: SourceMark, marks: Marks, policies: Policies) -> Step:
     """The step for `delivered`, given the newest batches in the state. Pure.
 
     Raises `WrongQueryError`, `RewindError` or `StateGoneError` if the policies forbid the batch.
     """
     own = marks.own
-    check_query(delivered, marks.newest, adopt)
+    check_query(delivered, marks.newest, policies.adopt)
     if own is not None and delivered.batch_id == own.batch_id:
         return Step.SKIP
     if own is None or delivered.batch_id > own.batch_id:
-        check_follows(delivered, own, first_batch_id, is_empty=marks.is_empty)
+        check_follows(delivered, own, policies.first_batch_id, is_empty=marks.is_empty)
         return Step.PROCESS
-    if on_rewind == "rollback":
+    if policies.on_rewind == "rollback":
         return Step.ROLL_BACK
     raise RewindError(
         "Spark delivers a batch older than the committed one: restore the Spark checkpoint that belongs to the state, "

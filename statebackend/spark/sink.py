@@ -17,6 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
+import msgspec
 import pyspark
 from pyspark.sql import DataFrame
 
@@ -54,8 +55,8 @@ from statebackend.spark.replay import (
     FirstBatch,
     Marks,
     OnRewind,
+    Policies,
     Step,
-    check_policies,
     check_query,
     decide,
     gap_after,
@@ -159,20 +160,15 @@ class StatefulSink:
         store: ObjectStore | None = None,
         uploader: StateChangeUploader | OpenUploader | None = None,
     ) -> None:
-        check_release(pyspark.__version__)
-        _check_types(settings, time_zone)
+        _check_ground(settings, time_zone)
         times = event_time_of(event_time, lateness_s, late)
-        batch_clock = batch_clock_of(times, clock)
         work = work_of(function, key=key, order_by=order_by, concurrency=concurrency, output=output, event_time=times)
         if isinstance(work, ProcessorRunner):
             check_hooks(work.processor, event_time=times, late=late, clock=clock)
-        check_policies(on_rewind, adopt, first_batch_id)
         check_place(work, execution, parallelism, standby=standby)
         self.settings: Final = settings
         self._query_id = query_id
-        self._on_rewind: OnRewind = on_rewind
-        self._adopt: Adopt = adopt
-        self._first_batch_id: FirstBatch = first_batch_id
+        self._policies = Policies(on_rewind, adopt, first_batch_id)
         self._time_zone = time_zone
         self._starts_from = as_told(starts_from)
         self._start = StartFromSavepoint(savepoint, settings, store, on_rewind)
@@ -185,7 +181,7 @@ class StatefulSink:
         self._execution: Final[Execution] = _place_of(work, parallelism, self._standby)(
             settings,
             output=output,
-            clock=batch_clock,
+            clock=batch_clock_of(times, clock),
             keeps_clock=clock == "kept",
             observer=observer,
             store=store,
@@ -301,7 +297,7 @@ class StatefulSink:
         job = self._job_of(df, delivered, query)
         self._mirrors.begin()
         marks = self._marks(job, delivered, query)
-        step = self._decide(delivered, marks, "any" if job.fell_back else self._first_batch_id, query)
+        step = self._decide(delivered, marks, job, query)
         if step is Step.ROLL_BACK:
             job = self._roll_back(job, delivered, query)
             marks = self._marks(job, delivered, query)
@@ -322,17 +318,17 @@ class StatefulSink:
         self._publishing.run(df, job, query)
 
     def _marks(self, job: OpenedJob, delivered: SourceMark, query: QueryThread) -> Marks:
-        return attend(
-            process_portal().start(lambda: newest_marks(job.history(), delivered.query_id, adopt=self._adopt)), query
-        )
+        query_id, adopt = delivered.query_id, self._policies.adopt
+        return attend(process_portal().start(lambda: newest_marks(job.history(), query_id, adopt=adopt)), query)
 
     def _check_start(self, df: DataFrame, marks: Marks) -> None:
         if marks.starts_from is not None or self._starts_from is not None:
             check_start(marks.starts_from, self._starts_from, batch_starts(df))
 
-    def _decide(self, delivered: SourceMark, marks: Marks, first_batch_id: FirstBatch, query: QueryThread) -> Step:
+    def _decide(self, delivered: SourceMark, marks: Marks, job: OpenedJob, query: QueryThread) -> Step:
+        told = msgspec.structs.replace(self._policies, first_batch_id="any") if job.fell_back else self._policies
         try:
-            return decide(delivered, marks, on_rewind=self._on_rewind, adopt=self._adopt, first_batch_id=first_batch_id)
+            return decide(delivered, marks, told)
         except StateGoneError as error:
             left = attend(process_portal().start(roots_with_copies, self.settings), query)
             facts = {"job": self.settings.job, "primary": self.settings.primary, "local_copies": left}
@@ -363,19 +359,16 @@ class StatefulSink:
         return opened
 
     def _open(self, query: QueryThread, delivered: SourceMark, checkpoint_id: CheckpointId | None) -> OpenedJob:
-        def before_claim(
-            newest: CommitSummary | None,
-        ) -> None:  # or a query that is refused would fence the one at work
-            check_query(delivered, None if newest is None else newest.newest_mark, self._adopt)
+        def before_claim(newest: CommitSummary | None) -> None:  # or a refused query would fence the one at work
+            check_query(delivered, None if newest is None else newest.newest_mark, self._policies.adopt)
 
         job: OpenContext[OpenedJob] = process_portal().hold(self._execution.open(checkpoint_id, before_claim))
         self._job = job
         return attend(job, query)
 
     def _roll_back(self, job: OpenedJob, delivered: SourceMark, query: QueryThread) -> OpenedJob:
-        base = attend(
-            process_portal().start(lambda: rollback_to(job.history(), delivered, self._first_batch_id)), query
-        )
+        first = self._policies.first_batch_id
+        base = attend(process_portal().start(lambda: rollback_to(job.history(), delivered, first)), query)
         _logger.warning("rolling the state back to checkpoint %s for batch %s", base, delivered.batch_id)
         self._release()
         return self._open(query, delivered, base)
@@ -390,7 +383,8 @@ class StatefulSink:
             _logger.warning("the state of a failed batch did not close cleanly", exc_info=True)
 
 
-def _check_types(settings: object, time_zone: object) -> None:
+def _check_ground(settings: object, time_zone: object) -> None:
+    check_release(pyspark.__version__)
     if not isinstance(settings, Settings):
         raise SettingsError("a sink needs Settings: make them of a mapping by Settings.from_mapping", settings=settings)
     if not isinstance(time_zone, str | None):

@@ -46,7 +46,7 @@ from statebackend.ids import (
     SourceMark,
     all_key_groups,
 )
-from statebackend.spark.replay import FirstBatch, Step, decide, newest_marks
+from statebackend.spark.replay import FirstBatch, Policies, Step, decide, newest_marks
 from tests.at_work import plenty
 from tests.explore.processes import Process, Program, Request
 from tests.knobs import settings_with
@@ -130,7 +130,7 @@ async def _commit(
     for batch in range(first, first + batches):
         mark = SourceMark(QUERY, batch)
         marks = await newest_marks(coordinator.history(), QUERY, adopt=False)
-        if decide(mark, marks, on_rewind="fail", adopt=False, first_batch_id=goes_on) is Step.PROCESS:
+        if decide(mark, marks, Policies(first_batch_id=goes_on)) is Step.PROCESS:
             owner = OWNERS[batch % 2]
             content[owner] = content.get(owner, b"") + b"%d " % batch
             body = content[owner] if merges else b"%d " % batch

@@ -15,7 +15,7 @@ from statebackend.ids import (
     all_key_groups,
 )
 from statebackend.objectstore import MemoryStore
-from statebackend.spark.replay import Marks, Step, decide, newest_marks
+from statebackend.spark.replay import Marks, Policies, Step, decide, newest_marks
 from tests.knobs import settings_with
 from tests.log.swept import Job, forget, put
 
@@ -43,7 +43,7 @@ async def test_a_batch_stays_known_under_edits_by_hand_bases_and_a_sweep() -> No
     assert min(await job.commits()) > 0, "the sweep leaves the commit of the batch"
     marks = await marks_in(job)
     assert marks == Marks(MINE, MINE)
-    assert decide(SourceMark("mine", 5, "next run"), marks, on_rewind="fail", adopt=False) is Step.SKIP
+    assert decide(SourceMark("mine", 5, "next run"), marks, Policies()) is Step.SKIP
 
 
 async def test_owners_and_their_coordinator_carry_it_too() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from statebackend._log.marks import QUERIES_MAX, marks_after
 from statebackend.errors import RewindError, StateGoneError, WrongQueryError
 from statebackend.ids import CheckpointId, CommitSequence, CommitSummary, Epoch, SourceMark
-from statebackend.spark.replay import Marks, Step, decide, gap_after, newest_marks, rollback_to
+from statebackend.spark.replay import Marks, Policies, Step, decide, gap_after, newest_marks, rollback_to
 from tests.examples import name_of
 
 T = TypeVar("T")
@@ -61,8 +61,8 @@ def base_of(commits: Sequence[CommitSummary], delivered: SourceMark, first_batch
     return result_of(rollback_to(history(commits), delivered, first_batch_id))
 
 
-def decided(delivered: SourceMark, marks: Marks, **policies: object) -> Step:
-    return decide(delivered, marks, **{"on_rewind": "fail", "adopt": False, **policies})  # type: ignore[arg-type]
+def decided(delivered: SourceMark, marks: Marks, **policies: Any) -> Step:
+    return decide(delivered, marks, Policies(**policies))
 
 
 @pytest.mark.parametrize(
