@@ -106,6 +106,19 @@ def _by_runs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
     yield from _by_machine(mutant, importlib.import_module("tests.runs.test_run_table_model").RunTableMachine)
 
 
+def _by_lives(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
+    """A job over runs whose memory is limited, and one of ranges, each by the same seed."""
+    of_jobs = importlib.import_module("tests.runs.test_memory_limit").live_with_a_limit
+    of_ranges = importlib.import_module("tests.runs.test_ranges_over_runs").live_by_ranges
+    for number in range(mutant.tries):
+        for live in (of_jobs, of_ranges):
+            with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+                try:
+                    live(Path(directory), mutant.first + number)
+                except Exception as error:  # noqa: BLE001  # as above
+                    yield number + 1, _first_of(error)
+
+
 def _by_machine(mutant: Mutant, machine: Any) -> Iterator[tuple[int, BaseException]]:
     hypothesis = importlib.import_module("hypothesis")
     stateful = importlib.import_module("hypothesis.stateful")
@@ -187,4 +200,5 @@ HUNTERS: Final[Mapping[Hunter, Callable[[Mutant], Iterator[tuple[int, BaseExcept
     "programs": _by_programs,
     "edits": _by_edits,
     "runs": _by_runs,
+    "lives": _by_lives,
 }

@@ -1,4 +1,4 @@
-"""Mutants for tables over runs: a machine against dictionaries, and files that are damaged."""
+"""Mutants for tables over runs: a machine against dictionaries, files that are damaged, and lives of jobs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.planting import Mutant
 
 _Over = partial(Mutant, tries=300, hunter="runs")
+_Lives = partial(Mutant, tries=30, hunter="lives")
 
 OF_RUNS: Final[Sequence[Mutant]] = (
     # --------------------------------------------------------------------------------- no page is believed unverified
@@ -130,5 +131,20 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "            is_over[perhaps] = self._gone.find(keys, hashes[perhaps]) >= 0",
         "            is_over[perhaps] = False",
         "assert_layers_are_the_model",
+    ),
+    # ---------------------------------------------------------------- tables of whole jobs, and of their ranges
+    _Lives(
+        "runs that an attempt has made are taken over though the commit lists others",
+        "statebackend._ranges.cached_in_process",
+        "        if listed == self.runs.made and self.runs.take_over is not None:",
+        "        if self.runs.take_over is not None:",
+        "assert_looks_up_in_what_is_committed",
+    ),
+    _Lives(
+        "of a state that outgrows its memory only key groups that have changed move to runs",
+        "statebackend._checkpoint.materialization.base_writer",
+        "            changed = self._states.key_groups\n",
+        "            changed = self._changed\n",
+        "assert_rows_are_the_model",
     ),
 )

@@ -29,7 +29,7 @@ WITH_INVARIANTS = (
 )
 """Files and folders that have the named invariants."""
 
-Hunter = Literal["simulation", "models", "handover", "kills", "programs", "edits", "runs"]
+Hunter = Literal["simulation", "models", "handover", "kills", "programs", "edits", "runs", "lives"]
 
 
 class Mutant(NamedTuple):

@@ -5,8 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from statebackend._checkpoint.materialization.layers import layers
+from statebackend._checkpoint.materialization.tiers import PAGES, mark_of
 from statebackend._columns.column_table import ColumnTable
+from statebackend._runs.run_table import RunTable
 from statebackend.errors import DataError
+from statebackend.ids import RangeState
 from tests.columns.column_types import array
 from tests.columns.test_table_model import Content, plain
 
@@ -39,6 +43,23 @@ def assert_ranges_are_the_file(read: Callable[[], bytes], expected: bytes) -> No
     except DataError as error:
         raise AssertionError("what is right was refused") from error
     assert found == expected
+
+
+def assert_rows_are_the_model(found: Mapping[str, Any], count: int, model: Mapping[str, Any]) -> None:
+    """A state has these rows, and counts them, whatever of them is in memory, in runs, or in both."""
+    assert found == model
+    assert count == len(model)
+
+
+def assert_looks_up_in_what_is_committed(table: ColumnTable, committed: RangeState) -> None:
+    """In its layers, each in its place, and in no file that only an attempt has made which was not committed."""
+    if not isinstance(table, RunTable) or table.has_strays or not table.runs:
+        return
+    listed = [committed.changelog[slice(*place)] for place in layers(committed.changelog)]
+    in_pages = [{each.segment.key for each in layer if mark_of(each) == PAGES} for layer in listed]
+    found = [{part.part.key for part in each.parts} for each in table.runs.maps]
+    assert found[1:] == in_pages
+    assert found[0] <= {base.segment.key for base in committed.bases}
 
 
 def _assert_same(found: ColumnTable, content: Content, types: Mapping[str, pa.DataType]) -> None:

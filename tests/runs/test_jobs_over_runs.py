@@ -24,6 +24,7 @@ from statebackend.objectstore.scoped import ScopedStore
 from statebackend.testing import run_virtual
 from statebackend.testing.virtual_time import VirtualClock
 from tests.knobs import settings_with
+from tests.runs.invariants import assert_rows_are_the_model
 
 SCHEMA = pa.schema([("n", pa.int64()), ("name", pa.string())])
 HOW = {"n": ("sum", "x"), "name": ("last", "y")}
@@ -62,9 +63,8 @@ class Job:
 
     def check(self, backend: sb.StateBackend) -> None:
         """The state is as it should be, and so is another one beside it."""
-        found = rows_of(columns(backend).to_arrow())
-        assert found == self.model
-        assert len(columns(backend)) == len(self.model)
+        state = columns(backend)
+        assert_rows_are_the_model(rows_of(state.to_arrow()), len(state), self.model)
         assert dict(backend.value_state("seen", int)) == ({"checkpoint": self.seen} if self.seen else {})
 
     def write(self, backend: sb.StateBackend, keys: list[str], dropped: list[str] = []) -> None:  # noqa: B006

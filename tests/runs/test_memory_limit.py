@@ -26,8 +26,8 @@ from tests.runs.test_jobs_over_runs import SCHEMA, Job, settings_of, table_of
 from tests.runs.test_layers import commits_of
 from tests.runs.test_ranges_over_runs import (
     Batch,
-    assert_looks_up_in_what_is_committed,
     check,
+    check_lookup,
     commit,
     keys_of,
     table_in,
@@ -252,7 +252,7 @@ async def test_ranges_move_by_themselves(tmp_path: Path) -> None:
                 memory = table_in(attempt.backend).memory
                 whole.append(memory.is_whole)
                 assert whole[-1] or attempt.found in ("process", "host")
-                assert_looks_up_in_what_is_committed(attempt.backend)
+                check_lookup(attempt.backend)
         assert whole == sorted(whole, reverse=True)
         assert set(whole) == {True, False}
         assert memory.used() <= LIMIT
@@ -260,11 +260,16 @@ async def test_ranges_move_by_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@run_virtual
-async def test_lives_with_a_limit(tmp_path: Path, seed: int) -> None:
+def test_lives_with_a_limit(tmp_path: Path, seed: int) -> None:
     """Any writes and drops, limits that change from run to run, no limit, other tables, restarts without copies."""
+    live_with_a_limit(tmp_path, seed)
+
+
+@run_virtual
+async def live_with_a_limit(directory: Path, seed: int) -> None:
+    """What is drawn with that seed."""
     rng = random.Random(seed)
-    job = LimitedJob(tmp_path, materialize_handles_max=rng.choice([0, 1, 3]))
+    job = LimitedJob(directory, materialize_handles_max=rng.choice([0, 1, 3]))
     for _ in range(8):
         chosen: dict[str, Any] = rng.choice(
             [
@@ -282,4 +287,4 @@ async def test_lives_with_a_limit(tmp_path: Path, seed: int) -> None:
             await job.commit(backend)
             job.check(backend)
         if rng.random() < 0.2:
-            shutil.rmtree(tmp_path / "local")
+            shutil.rmtree(directory / "local")

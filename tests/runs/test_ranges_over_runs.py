@@ -2,10 +2,11 @@
 
 import random
 import shutil
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pyarrow as pa
@@ -14,13 +15,13 @@ import pytest
 import statebackend as sb
 from statebackend._backend import tables as own_tables
 from statebackend._checkpoint.materialization.layers import layers
-from statebackend._checkpoint.materialization.tiers import PAGES, mark_of
 from statebackend._ranges.range_owners import Contribution, RangeOwners, RangeTask, open_range_owners
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import key_group
 from statebackend.testing import run_virtual
 from tests.knobs import replaced, settings_with
 from tests.ranges.parts import Run, open_run
+from tests.runs.invariants import assert_looks_up_in_what_is_committed, assert_rows_are_the_model
 from tests.runs.test_jobs_over_runs import HOW, Model, columns, rows_of
 
 GROUPS = 12
@@ -80,17 +81,9 @@ def settings(tmp_path: Path) -> sb.Settings:
     return settings_in(tmp_path)
 
 
-def assert_looks_up_in_what_is_committed(backend: Any) -> None:
-    """In its layers, each in its place, and in no file that only an attempt has made which was not committed."""
-    table, committed = table_in(backend), backend._snapshots.committed
-    if not isinstance(table, RunTable) or table.has_strays or not table._runs:
-        return
-    bases = {base.segment.key for base in committed.bases}
-    listed = [committed.changelog[slice(*place)] for place in layers(committed.changelog)]
-    in_pages = [{each.segment.key for each in layer if mark_of(each) == PAGES} for layer in listed]
-    found = [{part.part.key for part in each.parts} for each in table._runs.maps]
-    assert found[1:] == in_pages
-    assert found[0] <= bases
+def check_lookup(backend: Any) -> None:
+    """The columns of an attempt look up in what is committed."""
+    assert_looks_up_in_what_is_committed(table_in(backend), backend._snapshots.committed)
 
 
 async def contribute(owners: RangeOwners, task: RangeTask, batch: Batch) -> Contribution:
@@ -99,7 +92,7 @@ async def contribute(owners: RangeOwners, task: RangeTask, batch: Batch) -> Cont
 
     def work(backend: Any) -> None:
         assert isinstance(table_in(backend), RunTable) is (over_runs or task.settings.state_memory_bytes > 0)
-        assert_looks_up_in_what_is_committed(backend)
+        check_lookup(backend)
         batch.work(task, backend)
 
     return await owners.contribute(task, work)
@@ -117,8 +110,8 @@ async def check(settings: sb.Settings, model: Model) -> None:
     """Over runs and in memory, all of the job has this."""
     for table in ("runs", "heap"):
         async with sb.open_backend(replaced(settings, table=table), read_only=True) as backend:
-            assert rows_of(columns(backend).to_arrow()) == model
-            assert len(columns(backend)) == len(model)
+            state = columns(backend)
+            assert_rows_are_the_model(rows_of(state.to_arrow()), len(state), model)
 
 
 def keys_of(count: int, begin: int = 0) -> list[str]:
@@ -184,14 +177,15 @@ async def test_what_an_attempt_made_and_lost_is_not_looked_up_in(settings: sb.Se
                 await check(settings, model)
 
 
-@pytest.fixture
-def without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def without_memory() -> Generator[None]:
     """Rows leave the memory as soon as a run has them, and bases are due as soon as there is one that none has."""
     over_runs = own_tables._over_runs
-    monkeypatch.setattr(own_tables, "_over_runs", lambda shared, _, *rest: over_runs(shared, 1, *rest))
+    with mock.patch.object(own_tables, "_over_runs", lambda shared, _, *rest: over_runs(shared, 1, *rest)):
+        yield
 
 
-@pytest.mark.usefixtures("without_memory")
+@without_memory()
 @run_virtual
 async def test_changes_go_into_runs_when_memory_is_short(settings: sb.Settings) -> None:
     """Whatever the triggers say; then rows leave the memory that an attempt leaves to the next one."""
@@ -244,21 +238,25 @@ async def test_a_process_that_was_away_goes_on_where_the_files_are_the_same(sett
 
 
 @pytest.mark.parametrize("seed", range(6))
-@run_virtual
-async def test_lives_of_ranges(tmp_path: Path, seed: int, request: pytest.FixtureRequest) -> None:
+def test_lives_of_ranges(tmp_path: Path, seed: int) -> None:
     """Any batches, by processes of two hosts that come and go; attempts that lose; other ranges, tables, drivers."""
+    with without_memory() if seed % 2 else nullcontext():
+        live_by_ranges(tmp_path, seed)
+
+
+@run_virtual
+async def live_by_ranges(directory: Path, seed: int) -> None:
+    """What is drawn with that seed."""
     rng = random.Random(seed)
-    if seed % 2:
-        request.getfixturevalue("without_memory")
     model: Model = {}
     settings = settings_in(
-        tmp_path,
+        directory,
         materialize_handles_max=rng.choice([1, 3]),
         materialize_changelog_ratio=rng.choice([0.5, 3.0, 1000.0]),
         materialize_fan_in=rng.choice([0, 2]),
         inline_bytes_max=rng.choice([0, 1 << 16]),
     )
-    hosts = [replaced(settings, local=(f"{tmp_path}/{host}",)) for host in ("local", "elsewhere")]
+    hosts = [replaced(settings, local=(f"{directory}/{host}",)) for host in ("local", "elsewhere")]
     number = 0
     async with AsyncExitStack() as stack:
         processes = [await stack.enter_async_context(open_range_owners()) for _ in range(3)]
@@ -297,7 +295,7 @@ async def test_lives_of_ranges(tmp_path: Path, seed: int, request: pytest.Fixtur
                     batch.apply(model)
                     await check(settings, model)
             if rng.random() < 0.3:
-                shutil.rmtree(tmp_path / "local", ignore_errors=True)
+                shutil.rmtree(directory / "local", ignore_errors=True)
             if rng.random() < 0.5:
                 number += 1
                 async with sb.open_backend(settings) as backend:
