@@ -218,9 +218,11 @@ class Machine(RuleBasedStateMachine):
         if chance.random() < 0.7:
             state.extend(elements)
             model[name] = [*model[name], *elements]
+            self.begun[number] |= {name} if elements else set()
         else:
             state.replace(elements)
             model[name] = elements
+            self.begun[number].add(name)
 
     # ------------------------------------------------------------------------------------------------- checkpoints
 
@@ -335,6 +337,7 @@ class Machine(RuleBasedStateMachine):
             self.judge_restore(owner)
         self.contents.take_over(self.base.contents, lambda key: crew.owner_of(key) is owner)
         self.reports[number] = self.shares_of(self.base, crew)[number]
+        self.begun[number] = {*shares(self.base.reports, len(crew.owners))[number]}
         self.judge_restored()
         self.divide_unions()
 
@@ -548,6 +551,8 @@ class Machine(RuleBasedStateMachine):
             invariants.assert_stands_on(id_of(self.crew.newest), at.checkpoint_id)
             self.contents = at.contents.copy()
             self.reports = self.shares_of(at, self.crew)
+            # What each owner has begun, or was given, of operator states: of a broadcast one the others report nothing.
+            self.begun: list[set[str]] = [{*share} for share in shares(at.reports, len(self.crew.owners))]
             self.pending: list[tuple[Checkpoint, list[sb.owners.SnapshotResult]]] = []
             for owner in self.crew.owners if at is self.committed else ():
                 self.judge_restore(owner)
@@ -610,7 +615,14 @@ class Machine(RuleBasedStateMachine):
         self.ring()
         self.batch += 1
         newest = max([self.newest_id, *(taken.checkpoint_id for taken, _ in self.pending)])
-        reports = [{name: list(found) for name, found in report.items()} for report in self.reports]
+        reports = [
+            {
+                name: list(found)
+                for name, found in report.items()
+                if name in begun or OPERATOR_STATES[name] != "broadcast"
+            }
+            for report, begun in zip(self.reports, self.begun, strict=True)
+        ]
         return Checkpoint(newest + 1 + gap, self.batch, self.contents.copy(), reports, savepoint)
 
     def commit(self, taken: Checkpoint, copied: AbstractSet[Copied] = frozenset()) -> None:

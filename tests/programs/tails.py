@@ -31,7 +31,8 @@ def _put_back(drawing: "Drawing") -> Sequence[Step]:
     job = drawing.drawn
     if job.settings.get("table") != "runs" and drawing.chance.random() < 0.7:
         settings = {**job.settings, "table": "rocksdb", "materialize_handles_max": 1}
-        settings.pop("rocksdb_bases", None)
+        for other in ("rocksdb_bases", "state_memory_bytes"):
+            settings.pop(other, None)
         job = msgspec.structs.replace(job, settings=settings)
     return [Start(job), PutBack(drawing.plain_batch(), drawing.plain_batch())]
 

@@ -62,6 +62,30 @@ async def test_a_range_that_opens_later_has_the_copy_of_the_others(
     assert found == [RULES] * 12
 
 
+@pytest.mark.parametrize(
+    "says", [lambda state: state.replace([]), lambda state: state.clear()], ids=["replace", "clear"]
+)
+async def test_a_range_that_says_that_there_are_none_keeps_an_empty_copy(
+    settings: sb.Settings, says: Callable[[sb.OperatorState[int]], None]
+) -> None:
+    """It has begun the state as the others have."""
+    store, found = MemoryStore(), list[list[int]]()
+    for epoch in range(2):
+        async with open_run(settings, 2, store) as run, open_range_owners(store=store) as owners:
+            if epoch == 0:
+                none, some = [
+                    await owners.contribute(task, does)  # type: ignore[arg-type]
+                    for task, does in zip(
+                        run.tasks(),
+                        [lambda backend: says(backend.operator_state("rules", int, "broadcast")), append(*RULES)],
+                        strict=True,
+                    )
+                ]
+                await run.commit([none, some])
+            await work(run, owners, tell(found), [0, 1])
+    assert found == [[], RULES] * 2
+
+
 async def test_a_range_that_only_declares_the_state_keeps_no_empty_copy(settings: sb.Settings) -> None:
     """In the batch in which another one begins it, as one that is opened to look for timers; nor does a job by hand."""
     store, found = MemoryStore(), list[list[int]]()

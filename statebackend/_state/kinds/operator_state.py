@@ -47,12 +47,14 @@ class OperatorState(Sequence[V]):
     state would exceed 4 MiB; the state is then as before.
     """
 
-    __slots__ = ("_cells", "_size_bytes", "_values", "is_closed", "name")
+    __slots__ = ("_cells", "_size_bytes", "_values", "is_closed", "is_replaced", "name")
 
     def __init__(self, name: str, cells: Iterable[bytes]) -> None:
         self.name: Final = name
         self.is_closed = False
         """True once its backend is closed: then it refuses to be changed."""
+        self.is_replaced = False
+        """True once it was said what all its elements are, which may be none."""
         self._cells = list(cells)
         self._size_bytes = sum(map(len, self._cells))
 
@@ -72,11 +74,12 @@ class OperatorState(Sequence[V]):
         """Replace all elements by these. All of them, or the state is as before."""
         cells = self._values.encode_many(as_list(elements))
         self._size_bytes = self._admitted(sum(map(len, cells)))
-        self._cells = cells
+        self._cells, self.is_replaced = cells, True
 
     def clear(self) -> None:
         """Remove every element. The state remains, and is reported as empty."""
-        self._cells, self._size_bytes = [], self._admitted(0)
+        self._size_bytes = self._admitted(0)
+        self._cells, self.is_replaced = [], True
 
     def copies(self, elements: Iterable[V]) -> list[V]:
         """The elements as they will be read once they are appended. Changes nothing."""
@@ -185,7 +188,8 @@ class OperatorStates:
             self.check_owners()
         taken = {state_id: state.report() for state_id, state in self._declared.values()}
         found = (self._share or {}) | taken
-        begun = self._reported.keys() | (found.keys() - self._broadcast)
+        replaced = {state_id for state_id, state in self._declared.values() if state.is_replaced}
+        begun = self._reported.keys() | replaced | (found.keys() - self._broadcast)
         self._reported = {each: elements for each, elements in found.items() if elements or each in begun}
         return elements_of(self._reported, untaken=self._untaken - taken.keys())
 
