@@ -127,12 +127,13 @@ def _read(requests: Sequence[_PageRange]) -> Sequence[_PageRange]:
 
 def _requests(wanted: FarPages) -> Iterator[_PageRange]:
     """Cut the pages into requests."""
-    offsets, size = wanted.offsets, wanted.page_bytes
+    offsets: Integers = wanted.offsets
+    size = wanted.page_bytes
     cuts = [0, *(np.flatnonzero(np.diff(offsets) > size + GAP_BYTES_MAX) + 1).tolist(), len(offsets)]
     for begin, end in pairwise(cuts):
         first = begin
         while first < end:
             beyond = offsets[first] + max(RANGE_BYTES_MAX, size) - size
-            until = first + max(1, int(np.searchsorted(offsets[first:end], beyond, side="right")))
+            until = first + max(1, int((offsets[first:end] <= beyond).sum()))
             yield _PageRange(wanted, first, until)
             first = until

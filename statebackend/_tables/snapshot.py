@@ -68,10 +68,14 @@ class PlacedStates:
             size_bytes = 0
             self._pause()
             # By the first group of each: where a new segment begins with a group, nothing of those before it is left.
-            for changes in merge(*(table.changes(span) for table in self._tables), key=lambda each: each.span.first):
+            for changes in merge(*(table.changes(span) for table in self._tables), key=_first_group):
                 size_bytes += changes.size_bytes
                 yield changes
                 self._pause()
             at += count
             if not one_by_one:  # as many groups as would have made the size, but at most twice as many as this time
                 count = max(1, min(2 * count, count * TOGETHER_BYTES // max(1, size_bytes)))
+
+
+def _first_group(changes: Changes) -> int:
+    return changes.span.first

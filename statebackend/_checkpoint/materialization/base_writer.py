@@ -187,7 +187,7 @@ class BaseWriter:
             self._changed = set[int]()
             if not by_triggers:
                 _logger.info(
-                    "bases are due, since changed rows take half of their memory, or dropped keys: key_groups=%d",
+                    "bases are due: changed rows or drops fill half of table_memory_bytes or state_memory_bytes: %d",
                     len(key_groups),
                 )
 

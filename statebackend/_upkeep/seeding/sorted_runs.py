@@ -117,7 +117,11 @@ class SortedRuns:
         self.rows, self.keys = dict.fromkeys(encoders, 0), dict.fromkeys(encoders, 0)
         async with open_tasks() as tasks:
             storing, reading = _Beside[None](tasks), _Beside[tuple[str, SourceRows] | None](tasks)
-            read_next = partial(self._threads.io, next, rows, None)
+
+            def next_rows() -> tuple[str, SourceRows] | None:
+                return next(rows, None)
+
+            read_next = partial(self._threads.io, next_rows)
             await reading.begin(read_next)
             while (found := await reading.wait()) is not None:
                 await reading.begin(read_next)
