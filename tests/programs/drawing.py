@@ -206,7 +206,7 @@ class Drawing:
             "materialize_fan_in": chance.choice((0, 2, 16)),
         }
         if (drawn["table"], drawn["table_memory_bytes"]) == ("heap", TABLE_MEMORY_BYTES_MIN):
-            drawn["state_memory_bytes"] = STATE_MEMORY_BYTES_MIN  # some tens of rows
+            drawn["state_memory_bytes"] = 2 * STATE_MEMORY_BYTES_MIN  # some tens of rows, and places of 256 pages
         return {name: value for name, value in drawn.items() if value != PLAIN[name]}
 
     def job_again(self) -> None:
