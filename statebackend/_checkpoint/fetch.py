@@ -101,8 +101,7 @@ class Fetcher:
                 return Fetched(await local_copy(), file.length, local=True)
             except (StoreError, DataError) as error:  # whatever is wrong with it: the primary has the file
                 fallback = _fallback(file, error)
-        may_be_far = from_afar is not None and not self.is_at_hand(file)
-        if may_be_far and from_afar is not None and (far := await from_afar()) is not None:
+        if from_afar is not None and not self.is_at_hand(file) and (far := await from_afar()) is not None:
             return msgspec.structs.replace(far, fallback=fallback)
         content = await place(await self.download(file))
         return Fetched(content, file.length, None if self.is_at_hand(file) else False, fallback)

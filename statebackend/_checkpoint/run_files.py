@@ -95,16 +95,13 @@ class RunFiles:
         What has left the memory lies in pages, and is there again once it takes an eighth of `bytes_max` in them, which
         in memory may be a half: much less than what made it leave. What has not left yet does so when it grows.
         """
+        stored = sum(each.size_bytes for each in state.bases)
+        stored += sum(each.length for each in state.changelog if mark_of(each))
+        if stored <= bytes_max // WHOLE_SHARE:
+            return True
         if layers(state.changelog):
-            is_in_pages = True
-        elif state.bases and sum(each.size_bytes for each in state.bases) > bytes_max // WHOLE_SHARE:
-            is_in_pages = bool((await self.open(state.bases[0])).content.file.parts)
-        else:
-            is_in_pages = False
-        stored = sum(each.size_bytes for each in state.bases) + sum(
-            each.length for each in state.changelog if mark_of(each)
-        )
-        return not is_in_pages or stored <= bytes_max // WHOLE_SHARE
+            return False
+        return not state.bases or not (await self.open(state.bases[0])).content.file.parts
 
     def _mend_of(self, segment: Handle) -> Callable[[], int] | None:
         return None if self._apart is None else partial(_mended, self._apart.get, self._parents[0], segment)

@@ -133,7 +133,7 @@ def _requests(wanted: FarPages) -> Iterator[_PageRange]:
     for begin, end in pairwise(cuts):
         first = begin
         while first < end:
-            beyond = offsets[first] + max(RANGE_BYTES_MAX, size) - size
-            until = first + max(1, int((offsets[first:end] <= beyond).sum()))
+            beyond = int(offsets[first]) + max(RANGE_BYTES_MAX, size) - size
+            until = max(first + 1, int(np.searchsorted(offsets[:end], beyond, side="right")))
             yield _PageRange(wanted, first, until)
             first = until

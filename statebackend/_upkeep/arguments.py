@@ -30,7 +30,8 @@ def check_list(given: object, what: str) -> None:
         raise InputError(f"give a list of {what}, not one of them", given=given)
 
 
-def check_number(given: object, said: str) -> None:
-    """Raise `InputError` with what is `said`, unless it is a finite number."""
-    if not isinstance(given, int | float) or isinstance(given, bool) or not math.isfinite(given):
+def check_number(given: object, said: str, *, above: float = -math.inf) -> None:
+    """Raise `InputError` with what is `said`, unless it is a finite number `above` that one."""
+    is_number = isinstance(given, int | float) and not isinstance(given, bool) and math.isfinite(given)
+    if not (is_number and cast("float", given) > above):
         raise InputError(said, given=given)

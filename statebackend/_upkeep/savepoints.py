@@ -13,7 +13,7 @@ from statebackend._upkeep.arguments import check_number
 from statebackend._upkeep.job_primary import check_exists, open_job_primary
 from statebackend.abc import Clock, ObjectStore
 from statebackend.abc.clock import SystemClock
-from statebackend.errors import InputError, SavepointNotFoundError
+from statebackend.errors import SavepointNotFoundError
 from statebackend.ids import CommitSummary, Epoch
 from statebackend.settings import Settings
 
@@ -40,9 +40,7 @@ async def savepoint(
     """
     now_s, series = (clock or SystemClock()).time(), name
     if keep_s is not None:
-        check_number(keep_s, "keep_s must be a number of seconds above 0")
-        if keep_s <= 0:
-            raise InputError("keep_s must be a number of seconds above 0", keep_s=keep_s)
+        check_number(keep_s, "keep_s must be a number of seconds above 0", above=0)
         name = f"{series}-{dt.datetime.fromtimestamp(now_s, dt.UTC):{_SERIES_TIME}}"
     async with open_job_primary(settings, store, reads_copies=False) as primary:
         commit, _ = await primary.find(checkpoint_id=checkpoint_id)

@@ -156,5 +156,8 @@ class OpensApart(Protocol):
     """
 
     def apart(self) -> AbstractAsyncContextManager[ObjectStore]:
-        """Open the same objects for the running loop, by a client that the context closes. Called once at most."""
+        """Open the same objects for the running loop, by a client that the context closes.
+
+        Called once for each opening of a job, and again only after it has raised.
+        """
         ...

@@ -41,8 +41,9 @@ PREEMPTIVE_BYTES_LIMIT: Final = 256 * MiB
 """Most for `preemptive_persist_threshold_bytes`: a frame holds four times as much, and the threshold is an estimate."""
 
 TABLE_MEMORY_BYTES_MIN: Final = 4 * MiB
-STATE_MEMORY_BYTES_MIN: Final = 4 * KiB
 """Least for `table_memory_bytes`: with less, RocksDB spends its time on writing small files and reading them again."""
+STATE_MEMORY_BYTES_MIN: Final = 4 * KiB
+"""Least for `state_memory_bytes`: with less, not even where the pages of a small state begin has room."""
 
 PreemptiveBytes = Annotated[Amount, at_most(PREEMPTIVE_BYTES_LIMIT, "a change set must fit a frame")]
 INLINE_BYTES: Final = 64 * KiB

@@ -87,11 +87,7 @@ async def import_checkpoint(
         stored = StoredFrames(spark, checkpoint, operator_id, log)
         frames = {state.name: await threads.io(stored.frame, each, state, fields or {}) for each, state in chosen}
         keys = {name: [each for each in frame.columns if each.startswith(KEY)] for name, frame in frames.items()}
-        place: Callable[..., Awaitable[SeedReport]] = (
-            partial(seed_from, store=store, tell=tell)
-            if parallelism is None
-            else partial(seed_frames, parallelism=parallelism)
-        )
+        place = partial(seed_from, store=store, tell=tell) if parallelism is None else _placed_by(parallelism)
         return await place(
             settings,
             states,
@@ -102,6 +98,11 @@ async def import_checkpoint(
             clock_kind=clock or "event",
             dry_run=dry_run,
         )
+
+
+def _placed_by(parallelism: int) -> Callable[..., Awaitable[SeedReport]]:
+    """A seed whose ranges the executors write."""
+    return partial(seed_frames, parallelism=parallelism)
 
 
 def _session() -> SparkSession:
