@@ -40,8 +40,12 @@ NO_CEPH_STATUS = 3  # of benchmarks/radosgw.py
 NO_SPIN_STATUS = 3  # of tests/explore/spin.py
 NOT_COMPARED_STATUS = 3  # of benchmarks/api_changes.py
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
-LONG_PAGES: Final = ("tests/howto/test_ship.py", "tests/howto/test_tutorials.py")
-"""Pages whose programs are killed in the long form of Spark's tests."""
+LONG_PAGES: Final = (
+    "tests/howto/test_runbook_on_a_stream.py",
+    "tests/howto/test_ship.py",
+    "tests/howto/test_tutorials.py",
+)
+"""Pages whose programs are killed, or whose commands are run beside a query, in the long form of Spark's tests."""
 NO_TIME_LIMIT: Final = ("--timeout=0", "-o", "faulthandler_timeout=0")
 """For tests that may take many minutes: in the long form that a session asks for, or on a slow server."""
 EXTRAS = ("azure", "cli", "columns", "otel", "prometheus", "rocksdb", "sketches", "spark", "testing", "all")

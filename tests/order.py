@@ -23,6 +23,7 @@ ON_SPARK: Final = (
     "tests/howto/test_outbox.py",
     "tests/howto/test_processor.py",
     "tests/howto/test_read_in_spark.py",
+    "tests/howto/test_runbook_on_a_stream.py",
     "tests/howto/test_ship.py",
     "tests/howto/test_watch.py",
     "tests/howto/test_readme.py",

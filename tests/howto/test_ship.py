@@ -37,8 +37,9 @@ def variables() -> dict[str, str]:
 class Pod:
     """A directory in the place of the buckets and the volume, and the processes that are started there."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, log: str = "log") -> None:
         self.root = root
+        self.log = root / log
         (root / "job.py").write_text(code_of(PAGE), encoding="utf-8")
         self.settings = sb.Settings(job="clicks", primary=f"file://{root}/states", local=(f"{root}/local",))
         placed = {
@@ -56,7 +57,7 @@ class Pod:
     @contextmanager
     def started(self, *command: str, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
         """A process group of its own, none of which is left."""
-        with (self.root / "log").open("wb") as log:
+        with self.log.open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=self.root, env=self.environment | more, stdout=log, stderr=log, start_new_session=True
             )
@@ -71,8 +72,8 @@ class Pod:
         """Until so many batches are committed."""
         begun_s = time.monotonic()
         while self.newest() < batches:
-            assert process.poll() is None, (self.root / "log").read_text()
-            assert time.monotonic() < begun_s + STARTS_WITHIN_S, (self.root / "log").read_text()
+            assert process.poll() is None, self.log.read_text()
+            assert time.monotonic() < begun_s + STARTS_WITHIN_S, self.log.read_text()
             time.sleep(0.05)  # another process is awaited
 
     def newest(self) -> int:
@@ -108,7 +109,7 @@ def test_the_program_ends_cleanly_within_the_grace_of_kubernetes(pod: Pod) -> No
     with pod.started(sys.executable, "job.py", PYSPARK_SUBMIT_ARGS=pod.arguments) as process:
         pod.wait_for(4, process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(GRACE_S) == 0, (pod.root / "log").read_text()
+        assert process.wait(GRACE_S) == 0, pod.log.read_text()
     clicks, expected = pod.counted()
     assert clicks == expected > 0
 
