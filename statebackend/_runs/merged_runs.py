@@ -91,7 +91,8 @@ class MergedRuns(Placed):
         left = np.flatnonzero(~self._is_over(run))
         over = self._overlay(rows)
         if len(left):
-            over = behind(run.taken(left), over, self._schema)
+            both = behind(run.taken(left), over, self._schema)
+            over = both.taken(np.lexsort((hashes_of(both), both.groups)))
         if over.records:
             yield from over.cut(PART_BYTES_MAX)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._runs.page_map import in_order
 from statebackend._runs.run_file import OpenRun, RunPart
 from statebackend.ids import Base
 
@@ -29,6 +30,11 @@ class OpenBase(msgspec.Struct, frozen=True):
     def is_whole(self) -> bool:
         """True if the base stands for all that was written into it."""
         return self.base.live == self.base.key_groups_written
+
+    @property
+    def is_in_order(self) -> bool:
+        """True if the rows of each state can be looked up."""
+        return all(in_order(self.parts_of(state_id)) for state_id in {part.state_id for part in self.file.parts})
 
     def rows(self, part: RunPart) -> Changes | None:
         """The rows of a part that the base stands for, decoded."""

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from statebackend._codec.change_sets.changes import PART_RECORDS_MAX
 from statebackend._codec.change_sets.paged_changes import orders_of
 from statebackend._columns.table_schema import table_schema
 from statebackend._runs.overlay_memory import OverlayMemory
@@ -21,7 +22,8 @@ from statebackend.ids import KeyGroupRange, all_key_groups
 from statebackend.settings import MiB
 from tests.runs.flushing import bases_of, flush, parts_of, take_over
 
-OWNED = OwnedKeys(all_key_groups(4), 4)
+GROUPS = 4
+OWNED = OwnedKeys(all_key_groups(GROUPS), GROUPS)
 SCHEMA = table_schema(pa.schema({"text": pa.string()}), pa.string())
 KEYS = [f"key {number}" for number in range(1000)]
 LONG = "x" * 3000  # a page has one row
@@ -70,6 +72,20 @@ def test_bases_of_many_pages_are_merged_in_order(tmp_path: Path, groups_by_base:
         found = list(texts_in(table))
         assert len(found) == len(dict(found)) == table.num_rows == len(model)
         assert dict(found) == model
+
+
+def test_no_key_is_lost_where_many_are_added_between_two_pieces_of_a_base(tmp_path: Path) -> None:
+    """Those from the overlay, with the rows of a base that they lie between, are more than one part takes."""
+    table = RunTable(table_schema(pa.schema({"n": pa.int64()}), pa.int64()), OWNED, memory=OverlayMemory(1))
+    for begin, end in ((0, 40_000), (40_000, 40_000 + 3 * GROUPS * PART_RECORDS_MAX)):
+        rows, _ = table.find_or_add(pa.array(range(begin, end)))
+        table.scatter(rows, pa.RecordBatch.from_pydict({"n": range(begin, end)}))
+        list(table.drain(0))
+        flush(table, OWNED, tmp_path, segment_bytes_max=1 << 30)
+        list(table.drain(0))
+
+    assert in_order([each.part for each in table._runs.parts])
+    assert (table.find(pa.array(range(end))) >= 0).all()
 
 
 def of_texts(directory: Path, length: int) -> RunTable:

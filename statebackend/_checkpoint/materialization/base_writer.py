@@ -333,6 +333,7 @@ class BaseWriter:
         opened: list[OpenBase] = []
 
         async def take(_: Base, found: Fetched[OpenBase]) -> None:
+            assert found.content.is_in_order, "keys of a base that is not in order would not be found"
             found.content.file.forget_others()  # the states have them
             opened.append(found.content)
 

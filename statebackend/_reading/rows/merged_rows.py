@@ -285,5 +285,5 @@ def groups_of(keys: Sequence[Key], groups: Mapping[Key, int]) -> KeyGroups:
 
 
 def key_rows(schema: TableSchema, keys: OwnedKeys) -> KeyRows:
-    """An empty set of keys of a columnar state."""
-    return KeyRows(key_columns(schema), keys, hash_parts)
+    """An empty set of keys of a columnar state. They may be of few key groups: those that no base has yet."""
+    return KeyRows(key_columns(schema), keys, hash_parts, is_strewn=True)
