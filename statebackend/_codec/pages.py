@@ -26,6 +26,15 @@ STRING: Final = "string"
 _HEAD: Final = 8
 _ROW: Final = 10  # hash and key group
 _SHORT_PLACES_MAX: Final = 1 << 16
+_ITEMS: Final[Mapping[str, str]] = {
+    "bool": "?",
+    **{f"{kind}{8 * octets}": f"{kind[0]}{octets}" for kind in ("int", "uint") for octets in (1, 2, 4, 8)},
+    **{f"float{8 * octets}": f"f{octets}" for octets in (2, 4, 8)},
+    **dict.fromkeys(("date32", "time32"), "i4"),
+    **dict.fromkeys(("date64", "time64", "timestamp", "duration"), "i8"),
+    "decimal128": "V16",
+    **dict.fromkeys(("string", "large_string", "binary", "large_binary"), STRING),
+}
 
 Pages = Octets
 """Pages one behind the other."""
@@ -263,3 +272,11 @@ def item_of(column: Column) -> str:
     if isinstance(column, Strings):
         return STRING
     return "?" if column.values.dtype == np.bool_ else column.values.dtype.str.lstrip("<|")
+
+
+def item_for(type_: str) -> str | None:
+    """The name of the items in which values of a type lie, by its words; `None` for words that this release has not."""
+    kind, _, particulars = type_.partition("(")
+    if kind == "binary" and particulars:
+        return f"V{particulars.removesuffix(')')}"
+    return _ITEMS.get(kind)

@@ -41,11 +41,11 @@ from statebackend._columns.keys import (
     taken,
 )
 from statebackend._columns.one_row import OneRow
-from statebackend._columns.table_schema import TableSchema, default_column, stored_columns, type_in
+from statebackend._columns.table_schema import TableSchema, check_key_types, default_column, stored_columns, type_in
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, PlacedInMemory, WantedEntries
 from statebackend._tables.table import Table, TableSize
-from statebackend.errors import InputError, KeyTypeError, ValueDecodeError
+from statebackend.errors import InputError, KeyTypeError
 
 
 class ColumnTable(OneRow, Table):
@@ -275,9 +275,7 @@ class ColumnTable(OneRow, Table):
         """Replay changes: nothing of it is drained. Raises `ValueDecodeError` where they do not fit the schema."""
         changes = of_kind(changes, ColumnChanges)
         columns = stored_columns(changes, self._described)
-        types = [each.type for each in changes.keys]
-        if types != [each.type for each in self._described.keys]:
-            raise ValueDecodeError("stored keys are of another type than the state's", types=types)
+        check_key_types([each.type for each in changes.keys], self._described)
         sets, parts = changes.sets, changes.key_parts
         if changes.hashes is not None and not changes.drops and self._rows.can_append:
             used = self._rows.used

@@ -18,7 +18,7 @@ its values, or from text or bytes to the large kind of them.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -230,6 +230,12 @@ def stored_columns(changes: ColumnChanges, declared: TableSchema) -> Mapping[str
                 "a stored column is of another type", column=each.name, type=typed.type, type_declared=each.type
             )
     return found
+
+
+def check_key_types(types: Sequence[str], declared: TableSchema) -> None:
+    """Raise `ValueDecodeError` unless stored keys, of these types in words, are of those of the schema."""
+    if [*types] != [each.type for each in declared.keys]:
+        raise ValueDecodeError("stored keys are of another type than the state's", types=types)
 
 
 def _widened(column: Column, item: npt.DTypeLike | None) -> Column:

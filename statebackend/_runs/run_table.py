@@ -26,7 +26,7 @@ from statebackend._columns.column_table import ColumnTable, key_columns
 from statebackend._columns.growable import GROWTH, FixedColumn, StringColumn, grown
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
-from statebackend._columns.table_schema import TableSchema, stored_columns
+from statebackend._columns.table_schema import TableSchema, check_key_types, stored_columns
 from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys, settle_origins
 from statebackend._runs.in_page import Scratch
 from statebackend._runs.layers import Layers
@@ -60,7 +60,6 @@ class RunTable(ColumnTable, TakesRuns):
     ) -> None:
         super().__init__(schema, keys, hash_keys=hash_keys)
         self.epoch = 0
-        """Number of copies made so far."""
         self.memory = OverlayMemory(128 * MiB) if memory is None else memory
         self.memory.add(self)
         self._runs = Layers()
@@ -71,7 +70,6 @@ class RunTable(ColumnTable, TakesRuns):
         self._origin = UNKNOWN  # of rows that are added
         self._gone = GoneKeys(KeyRows(key_columns(schema), keys, hash_keys, is_strewn=True))
         self.num_new: int | None = None
-        """Of a copy: how many keys that have changed are in no run, if that is known."""
         self._scratch = Scratch()
         self._now = 0  # counts look-ups
         self._streams = 0  # iterations over all rows under way
@@ -278,6 +276,8 @@ class RunTable(ColumnTable, TakesRuns):
         return self.epoch - 1 > self._runs_epoch
 
     def _map(self, parts: Sequence[PlacedPart] = ()) -> PageMap:
+        for each in parts:
+            check_key_types([key.type for key in each.part.head.keys], self._described)
         return PageMap(parts, max_parallelism=self._owned.max_parallelism, scratch=self._scratch)
 
     def _which_changed(self, rows: Integers) -> Flags:

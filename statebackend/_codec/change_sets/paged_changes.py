@@ -27,7 +27,7 @@ from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Integers, Octets
 from statebackend._codec.crc32_parts import Checksums
-from statebackend._codec.pages import PAGE_BYTES_MIN, PageLayout, PageRows, StoredColumn, item_of
+from statebackend._codec.pages import PAGE_BYTES_MIN, PageLayout, PageRows, StoredColumn, item_for, item_of
 from statebackend._codec.xxh64 import Hashes
 
 Orders = npt.NDArray[np.int64]
@@ -142,6 +142,9 @@ def read_head(data: bytes | memoryview) -> PagesHead:
         raise ValueError("the head of pages contradicts itself")
     if len(set(names)) < len(names) or any(_ITEM.fullmatch(each.item) is None for each in (*head.keys, *head.columns)):
         raise ValueError("two columns of one name, or a column of unknown items")
+    for each in (*head.keys, *head.columns):
+        if each.item != (item_for(each.type) or each.item):
+            raise ValueError(f"items {each.item} in a column of the type {each.type}")
     if head.layout().fixed_bytes(1) > head.page_bytes:
         raise ValueError("pages in which no row fits")
     return head
