@@ -103,6 +103,14 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "",
         "assert_stored_is_the_model",
     ),
+    _Over(
+        "of two parts of a key that are of one type only the last is stored",
+        "statebackend._codec.pages",
+        "        self._constant, self._row = constant, row\n",
+        "        self._constant, self._row = constant, row\n"
+        "        self._at = [dict(zip(self.arrays, self._at, strict=True))[each] for each in self.arrays]\n",
+        "assert_layers_are_the_model",
+    ),
     # ------------------------------------------------------------------------------------- no drop is forgotten early
     _Over(
         "a drop is forgotten once a layer has it",
