@@ -137,6 +137,14 @@ class Crew:
         return self.plan.declares
 
     @property
+    def is_over_runs(self) -> list[bool]:
+        """Of each owner, if its columns have outgrown the limit of their memory; nothing where there is none."""
+        if not self._settings.state_memory_bytes:
+            return []
+        tables: list[Any] = [kinds.rows._rows.table for kinds in self.all_kinds]
+        return [not table.memory.is_whole for table in tables]
+
+    @property
     def newest(self) -> sb.CommitSummary | None:
         """What the crew stands on."""
         if self._coordinator is None:

@@ -22,6 +22,7 @@ from tests.models.crew import MAX_PARALLELISM, Crew, Plan
 from tests.models.invariants import joined
 from tests.models.kinds import draw_operation
 from tests.models.places import OnDisk
+from tests.runs.heavy_rows import heavy_rows
 from tests.runs.ranges import always_by_ranges
 
 OPERATIONS_MAX = 30
@@ -121,5 +122,5 @@ async def live(directory: Path, plan: Plan, death: Death, parent: Connection) ->
 
 def main(directory: Path, plan: Plan, death: Death, parent: Connection) -> None:
     """What a process of its own does."""
-    with always_by_ranges():  # where local copies are lost
+    with always_by_ranges(), heavy_rows():  # where local copies are lost; and a few rows outgrow a limit
         asyncio.run(live(directory, plan, death, parent))

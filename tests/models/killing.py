@@ -16,6 +16,7 @@ from tests.models.crew import MAX_PARALLELISM, Plan
 from tests.models.invariants import assert_every_byte_is_there, assert_survives_kills
 from tests.models.killed_child import Death, Said, settings_in
 from tests.models.places import HOSTS, Damage, OnDisk
+from tests.runs.heavy_rows import NEARLY, OUTGROWN
 
 Moment = Literal["before", "after"]
 
@@ -49,7 +50,7 @@ def draw_life(chance: Random, tables: Sequence[str]) -> Life:
         "materialize_fan_in": chance.choice((0, 2)),
     }
     settings["materialize_changelog_ratio"] = 100.0 if settings["table"] == "runs" else 1.0  # layers, not bases
-    settings["state_memory_bytes"] = chance.choice((0, 4 << 10)) if settings["table"] == "heap" else 0
+    settings["state_memory_bytes"] = chance.choice((0, OUTGROWN, NEARLY)) if settings["table"] == "heap" else 0
     plan = Plan(
         cuts=frozenset(chance.sample(range(1, MAX_PARALLELISM), owners - 1)),
         coordinated=chance.choice((False, True)),

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Literal, TypeVar
@@ -40,6 +40,7 @@ from tests.models.contents import OPERATOR_STATES, Contents, Pairs, Report, shar
 from tests.models.crew import MAX_PARALLELISM, RETAINED, Copied, Crew, Owner, Plan, settings_in
 from tests.models.kinds import CLEARED, Kinds, draw_operation
 from tests.models.places import HOSTS, InMemory, OnDisk, Places
+from tests.runs.heavy_rows import NEARLY, OUTGROWN, ROOMY, heavy_rows
 
 T = TypeVar("T")
 Moment = Literal["before", "after"]
@@ -68,6 +69,7 @@ def plans(tables: st.SearchStrategy[Any], **more: st.SearchStrategy[Any]) -> st.
         "materialize_handles_max": st.sampled_from([0, 1, 3]),
         "materialize_fan_in": st.sampled_from([0, 2, 3]),
         "restore_concurrency_max": st.sampled_from([1, 16]),
+        "state_memory_bytes": st.sampled_from([0, 0, OUTGROWN, NEARLY, ROOMY]),
     }
     settings |= more
     return st.builds(
@@ -76,8 +78,13 @@ def plans(tables: st.SearchStrategy[Any], **more: st.SearchStrategy[Any]) -> st.
         coordinated=st.booleans(),
         first_host=st.sampled_from([0, 0, 0, None, 3]),
         declares=st.sampled_from([True, True, True, True, False]),
-        settings=st.fixed_dictionaries(settings).map(lambda found: tuple(found.items())),
+        settings=st.fixed_dictionaries(settings).map(_fitting),
     )
+
+
+def _fitting(drawn: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Without a limit for columns where they do not lie in memory."""
+    return tuple((drawn if drawn["table"] == "heap" else drawn | {"state_memory_bytes": 0}).items())
 
 
 HEAP = plans(st.just("heap"))
@@ -132,6 +139,8 @@ class Machine(RuleBasedStateMachine):
     @initialize(data=st.data(), seed=st.integers(0, 2**16))
     def begin(self, data: st.DataObject, seed: int) -> None:
         self.counted["examples"] += 1
+        self.patched = ExitStack()
+        self.patched.enter_context(heavy_rows())
         self.places = self.places_type(seed)
         self.runner = asyncio.Runner(loop_factory=self.places.new_loop)
         self.run(self.places.begin())
@@ -145,6 +154,7 @@ class Machine(RuleBasedStateMachine):
         self.savepoints: dict[str, Checkpoint] = {}
         self.copied: set[Copied] = set()
         self.swept = False
+        self.are_over_runs: list[bool] = []  # when the job was last opened with a limit
         self.crew: Crew | None = None
         self.plan: Plan = data.draw(self.plans)
 
@@ -156,6 +166,7 @@ class Machine(RuleBasedStateMachine):
             finally:
                 self.runner.close()
                 self.places.remove()
+                self.patched.close()
 
     # --------------------------------------------------------------------------------------------- work on the state
 
@@ -548,6 +559,7 @@ class Machine(RuleBasedStateMachine):
 
             self.crew = self.run(open_crew())
             self.counted["restores"] += len(self.crew.owners)
+            self.note_memory(self.crew)
             invariants.assert_stands_on(id_of(self.crew.newest), at.checkpoint_id)
             self.contents = at.contents.copy()
             self.reports = self.shares_of(at, self.crew)
@@ -559,6 +571,13 @@ class Machine(RuleBasedStateMachine):
             self.judge_restored()
             self.divide_unions()
         return self.crew
+
+    def note_memory(self, crew: Crew) -> None:
+        """Count owners whose columns lie in runs by a limit of their memory, and those that are back from there."""
+        found = crew.is_over_runs
+        self.counted["opened over runs by a limit"] += sum(found)
+        self.counted["columns came back into memory"] += found.count(False) if any(self.are_over_runs) else 0
+        self.are_over_runs = found or self.are_over_runs
 
     def divide_unions(self) -> None:
         """Everybody got everything: each keeps his share, as users do. All of it from all would be more every time."""
@@ -572,6 +591,7 @@ class Machine(RuleBasedStateMachine):
     def leave(self) -> None:
         if self.crew is not None:
             crew, self.crew = self.crew, None
+            self.counted["columns outgrew their memory"] += max(0, sum(crew.is_over_runs) - sum(self.are_over_runs))
             self.run(crew.leave())
 
     def look(
@@ -646,6 +666,9 @@ class Machine(RuleBasedStateMachine):
 
     def judge_restore(self, owner: Owner) -> None:
         """What was said to be local, and is as it was, is not read from the primary."""
+        drawn = dict(self.plan.settings)
+        if (drawn.get("table") == "runs" or drawn.get("state_memory_bytes")) and not self.places.has_files:
+            return  # a run is opened as a file, or is read from the primary
         if (report := owner.backend.restored) is not None and owner.copied in self.copied:
             self.counted["restores from local copies alone"] += 1
             invariants.assert_local_is_enough(report)

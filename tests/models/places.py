@@ -29,6 +29,8 @@ class Places(ABC):
 
     clock: sb.Clock | None = None
     """`None` for that of the machine."""
+    has_files = False
+    """True if local copies are files."""
 
     def __init__(self, seed: int = 0, *, root: Path | None = None) -> None:
         self.root = root or Path(tempfile.mkdtemp(prefix="models-"))
@@ -141,6 +143,8 @@ class InMemory(Places):
 
 class OnDisk(Places):
     """Directories: a file primary, and two local roots for each host, with locks and all."""
+
+    has_files = True
 
     def primary(self) -> sb.ObjectStore:
         return LocalStore(self._at(None))

@@ -10,6 +10,7 @@ import msgspec
 
 from statebackend._backend.sweeping import AT_ONCE_EVERY
 from statebackend.settings import KiB, MiB, Settings, UploadSettings
+from tests.runs.heavy_rows import NEARLY, OUTGROWN
 from tests.simulation.job import JOB
 from tests.simulation.store import LATE_S, Weather
 
@@ -177,10 +178,16 @@ def draw_settings(chance: Random) -> Settings:
 
 
 def draw_table_kind(chance: Random) -> dict[str, Any]:
-    """Draw if the columnar state is looked up in its bases and layers, whose files have no name here."""
-    if chance.random() >= 0.33:
+    """Draw if the columnar state is looked up in its bases and layers, always or once it outgrows its memory.
+
+    Their files have no name here.
+    """
+    drawn = chance.random()
+    if drawn >= 0.5:
         return {}
-    return {"table": "runs", "table_memory_bytes": 4 * MiB, "table_dir": tempfile.gettempdir()}
+    if drawn < 0.33:
+        return {"table": "runs", "table_memory_bytes": 4 * MiB, "table_dir": tempfile.gettempdir()}
+    return {"state_memory_bytes": chance.choice((OUTGROWN, NEARLY)), "table_dir": tempfile.gettempdir()}
 
 
 def draw_materialization(chance: Random) -> dict[str, Any]:

@@ -5,14 +5,15 @@
     STATEBACKEND_SEED=1234 nox -s simulation                     one seed again, with its trace
 
 A process that works on the job is called a life. The seed decides a run: the settings, in one of three with columns
-that are looked up in runs, how the stores behave (the weather), what each life writes, when it is cancelled, by a scope
-or by `task.cancel()`, when it crashes, and which lives continue as zombies while the next ones work. Half of the seeds
-also have savepoints, sweeps beside the lives, and nights after which a sweep finds everything old, and many of these
-keep commits for their age; savepoints are made of the next commit, of the newest behind it, and of older ones from
-outside, and lives start from them. In one of eight the job is opened again for each batch; in one of three its newest
-commit may be damaged or lost between two lives, while a host's disk has a good copy. In half of the seeds the job is
-read beside all that, by readers quick and slow; in one of three its change feed is followed, in one of three a state is
-mirrored into a table, and in one of three there are lives that follow the job first, and then take it over.
+that are looked up in runs, in one of six with a memory that they outgrow, how the stores behave (the weather), what
+each life writes, when it is cancelled, by a scope or by `task.cancel()`, when it crashes, and which lives continue as
+zombies while the next ones work. Half of the seeds also have savepoints, sweeps beside the lives, and nights after
+which a sweep finds everything old, and many of these keep commits for their age; savepoints are made of the next
+commit, of the newest behind it, and of older ones from outside, and lives start from them. In one of eight the job is
+opened again for each batch; in one of three its newest commit may be damaged or lost between two lives, while a host's
+disk has a good copy. In half of the seeds the job is read beside all that, by readers quick and slow; in one of three
+its change feed is followed, in one of three a state is mirrored into a table, and in one of three there are lives that
+follow the job first, and then take it over.
 
 Two thirds of the jobs have a clock, by the times of their rows or by that of their batches, with late rows, timers and
 values that expire. Some lives work in ranges, as Spark's executors do, and are woken by the timers of idle ranges.
@@ -52,6 +53,7 @@ from statebackend.settings import Settings
 from statebackend.testing.crash_store import Write
 from statebackend.testing.virtual_time import VirtualClock, run_virtual
 from tests import invariants
+from tests.runs.heavy_rows import heavy_rows
 from tests.simulation.beside.followers import Follower
 from tests.simulation.beside.losses import draw_loss
 from tests.simulation.beside.maintenance import Maintenance
@@ -124,7 +126,7 @@ class Run:
 def simulate(seed: int, *, sabotage: Sabotage | None = None) -> Run:
     """Run one seed. Raises `BrokenError` if an invariant does not hold, or if the backend hangs."""
     world = _World(seed, Sabotage() if sabotage is None else sabotage)
-    with world.job.judging():  # a deadlock, a task left over, a bug in here
+    with world.job.judging(), heavy_rows():  # a deadlock, a task left over, a bug in here
         run_virtual(world.run)()
     if (failure := world.job.failure) is not None:
         raise BrokenError(seed, world.trace(), failure) from failure
