@@ -46,7 +46,7 @@ async def commits_of(settings: sb.Settings) -> list[Any]:
     """All commits, oldest first."""
     root = Path(settings.primary.removeprefix("file://")) / settings.job / "commits"
     found = [
-        decode_entry(path.read_bytes(), f"commits/{path.name}", job=settings.job) for path in sorted(root.iterdir())
+        decode_entry(path.read_bytes(), f"commits/{path.name}", job=settings.job) for path in sorted(root.glob("[!.]*"))
     ]
     return [each for each in found if isinstance(each, Commit)]
 
