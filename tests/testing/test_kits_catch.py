@@ -2,13 +2,12 @@
 
 import pytest
 
-from statebackend.objectstore import MemoryStore
 from tests.testing import wrong_stores as stores
 from tests.testing import wrong_uploaders as uploaders
 from tests.testing.kits import failures_of, names_of
 
 RIGHT_UPLOADER = uploaders.kit_of(uploaders.Patient, patience_s=5)
-RIGHT_STORE = stores.kit_of(MemoryStore)
+RIGHT_STORE = stores.kit_of(stores.OpensApart)
 
 RESTORE_READS = "test_what_a_restore_reads_is_the_segment"
 ONE_BODY = "test_attempts_at_one_body_do_not_share_an_object"
@@ -84,6 +83,9 @@ MEMORY = "test_reads_remember_nothing"
 MEMORY_OF_OTHERS = "test_reads_remember_nothing_that_others_change"
 WHEN = "test_tells_when_an_object_was_stored"
 BLOCKS = "test_does_not_block_the_loop"
+APART = "test_what_was_put_is_there_apart"
+MANY_APART = "test_many_ranges_are_read_apart_at_once"
+OUTLIVES = "test_a_store_outlives_what_was_opened_apart"
 
 STORES: dict[type, set[str]] = {
     stores.ClaimsMore: {"test_has_the_declared_capabilities"},
@@ -131,6 +133,10 @@ STORES: dict[type, set[str]] = {
     stores.ReadsFilesOnTheLoop: {BLOCKS},
     stores.ConnectsOnTheLoop: {BLOCKS},
     stores.ReadsSocketsOnTheLoop: {BLOCKS},
+    stores.IsApartAsItWas: {APART, OUTLIVES},
+    stores.WaitsForItsOwnLoop: {APART},
+    stores.HasOnePlaceForAllApart: {MANY_APART},
+    stores.EndsWithWhatWasApart: {OUTLIVES},
 }
 
 

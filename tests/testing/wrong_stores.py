@@ -415,6 +415,60 @@ class ReadsSocketsOnTheLoop(MemoryStore):
         return await super().get_range(key, offset, length)
 
 
+class OpensApart(MemoryStore):
+    """In memory all loops share it: this one is right."""
+
+    @asynccontextmanager
+    async def apart(self):
+        yield self
+
+
+class IsApartAsItWas(OpensApart):
+    """As a client does that has listed the objects, or a replica that is behind."""
+
+    first = None
+
+    @asynccontextmanager
+    async def apart(self):
+        if self.first is None:
+            self.first = MemoryStore()
+            self.first._objects = dict(self._objects)
+        yield self.first
+
+
+class WaitsForItsOwnLoop(OpensApart):
+    """Whoever waits there for a look-up waits for ever."""
+
+    patience_s = 0.1
+
+    async def put(self, key, body):
+        self.loop = asyncio.get_running_loop()
+        await super().put(key, body)
+
+    async def get(self, key):
+        if asyncio.get_running_loop() is not self.loop:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(anyio.lowlevel.checkpoint(), self.loop))
+        return await super().get(key)
+
+
+class HasOnePlaceForAllApart(OpensApart):
+    """A file that is sought in, and then read."""
+
+    async def get_range(self, key, offset, length):
+        self.at = offset
+        await anyio.lowlevel.checkpoint()
+        return await super().get_range(key, self.at, length)
+
+
+class EndsWithWhatWasApart(OpensApart):
+    @asynccontextmanager
+    async def apart(self):
+        try:
+            yield self
+        finally:
+            self._objects.clear()
+
+
 def _later(function, *args):
     asyncio.get_running_loop().call_later(0.01, function, *args)
 
@@ -424,6 +478,7 @@ def kit_of(store: type[MemoryStore]) -> type[ObjectStoreConformance]:
 
     class Kit(ObjectStoreConformance):
         capabilities = frozenset({Capability.LIST, Capability.PUT_IF_ABSENT})
+        patience_s = getattr(store, "patience_s", ObjectStoreConformance.patience_s)
 
         @asynccontextmanager
         async def open_store(self) -> AsyncGenerator[MemoryStore]:

@@ -17,6 +17,7 @@ import pytest
 from statebackend.abc import Body, Capability, CopiesObjects, DeletesMany
 from statebackend.errors import ObjectExistsError, ObjectNotFoundError
 from statebackend.testing.kits.store_under_test import keys_of
+from statebackend.testing.kits.stores_apart import StoreApart
 from statebackend.testing.kits.stores_over_time import StoreOverTime
 
 ODD_KEYS: Final = (
@@ -40,7 +41,7 @@ ODD_KEYS: Final = (
 
 
 @pytest.mark.asyncio
-class ObjectStoreConformance(StoreOverTime):
+class ObjectStoreConformance(StoreOverTime, StoreApart):
     """Each test opens a store and checks one promise. Tests of capabilities that are not declared are skipped."""
 
     async def test_has_the_declared_capabilities(self) -> None:
