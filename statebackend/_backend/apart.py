@@ -76,6 +76,11 @@ class Apart:
             if self._held is None or self._held.call.has_ended:
                 self._held = self._portal.hold(self._open_job())
 
+    @property
+    def has_begun(self) -> bool:
+        """True once the store was asked for."""
+        return self._held is not None
+
     def close(self) -> None:
         """End the thread. A call under way, in another thread, raises `BackendClosedError`."""
         self._portal.close()
@@ -116,27 +121,39 @@ def _as_closed() -> Generator[None]:
         ) from error
 
 
-@asynccontextmanager
-async def open_apart(
-    settings: Settings, given: ObjectStore | None, spending: Spending, threads: WorkerThreads
-) -> AsyncGenerator[Apart | None]:
-    """The primary for look-ups; `None` where that is a `given` store that cannot be opened apart."""
+def apart_of(
+    settings: Settings, given: ObjectStore | None, count: Callable[[CountingStore], None] = lambda _: None
+) -> Apart | None:
+    """The primary for look-ups, to be closed; `None` where that is a `given` store that cannot be opened apart.
+
+    `count`: called with each client that is opened.
+    """
     if given is not None and not isinstance(given, OpensApart):
-        _logger.info(
-            "the store that was passed has no `apart`, see `OpensApart`: state without a local copy is fetched whole"
-        )
-        yield None
-        return
+        return None
 
     @asynccontextmanager
     async def open_job() -> AsyncGenerator[ObjectStore]:
         opening = _opened(settings) if given is None else given.apart()
         async with opening as store:
             counting = CountingStore(store)
-            spending.count_too(counting)
+            count(counting)
             yield ScopedStore(counting, f"{settings.job}/")
 
-    apart = Apart(open_job)
+    return Apart(open_job)
+
+
+@asynccontextmanager
+async def open_apart(
+    settings: Settings, given: ObjectStore | None, spending: Spending, threads: WorkerThreads
+) -> AsyncGenerator[Apart | None]:
+    """As `apart_of`, counted in `spending`, and closed when the context is left."""
+    apart = apart_of(settings, given, spending.count_too)
+    if apart is None:
+        _logger.info(
+            "the store that was passed has no `apart`, see `OpensApart`: state without a local copy is fetched whole"
+        )
+        yield None
+        return
     try:
         yield apart
     finally:

@@ -54,7 +54,7 @@ class Tables(msgspec.Struct, frozen=True):
     apart: ReadsApart | None = None
     """Over runs: reads the primary for look-ups, which cannot wait for the loop."""
     incoming: IncomingRuns | None = None
-    """Over runs: those whose copies have to come in."""
+    """Over runs: those whose copies have to come in; `None` where all is fetched at the opening."""
     memory: OverlayMemory | None = None
     """Over runs: that of all tables together, if they are whole in it as long as they fit."""
     parents: Sequence[Path] = ()
@@ -112,9 +112,17 @@ async def open_tables(
 
 
 def tables_in_memory(
-    settings: Settings, key_groups: KeyGroupRange, parents: Sequence[Path], *, apart: ReadsApart | None = None
+    settings: Settings,
+    key_groups: KeyGroupRange,
+    parents: Sequence[Path],
+    *,
+    apart: ReadsApart | None = None,
+    fetches_whole: bool = False,
 ) -> Tables:
-    """Tables that have no files of their own, also those over runs. `parents`, `apart`: as for `open_tables`."""
+    """Tables that have no files of their own, also those over runs. `parents`, `apart`: as for `open_tables`.
+
+    `fetches_whole`: nothing is looked up in the primary, which is asked for other copies of damaged files alone.
+    """
     if settings.table != "runs" and not settings.state_memory_bytes:
         return Tables(heap_table, parents=parents)
     keys = OwnedKeys(key_groups, settings.max_parallelism)
@@ -124,7 +132,7 @@ def tables_in_memory(
         memory=shared,
         are_over_runs=True,
         apart=apart,
-        incoming=IncomingRuns(),
+        incoming=None if fetches_whole else IncomingRuns(),
         parents=parents or table_parents(settings),
     )
 
@@ -157,6 +165,9 @@ def run_files(
     """
     if not tables.are_over_runs:
         return None
+    far: FarRuns | None = None
+    if primary is not None and tables.apart is not None and tables.incoming is not None:
+        far = FarRuns(primary, tables.apart, threads=threads)
     return RunFiles(
         fetcher,
         None if local is None else local.store,
@@ -164,7 +175,7 @@ def run_files(
         parents=tables.parents,
         threads=threads,
         apart=tables.apart,
-        far=None if primary is None or tables.apart is None else FarRuns(primary, tables.apart, threads=threads),
+        far=far,
         incoming=tables.incoming,
     )
 

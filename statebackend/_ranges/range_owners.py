@@ -40,6 +40,7 @@ from statebackend._ranges.cached_in_process import CachedRanges, Start, start_fr
 from statebackend._ranges.cached_on_host import start_from_host
 from statebackend._ranges.contribution import Contribution, combine
 from statebackend._ranges.range_task import RangeTask, TaskBase, open_base
+from statebackend._ranges.shared_apart import SharedApart
 from statebackend._ranges.shared_local_copies import HostCopies
 from statebackend._state.declared import COLUMNAR, KeyedStates
 from statebackend._state.kinds.operator_state import mode_of
@@ -70,8 +71,10 @@ class RangeOwners:
         clock: Clock,
         observer: Observer,
         tasks: TaskGroup,
+        apart: SharedApart,
     ) -> None:
         self._store = SharedStore(store, tasks)
+        self._apart = apart
         self._uploader = uploader
         self._clock = clock
         self._observer = observer
@@ -186,7 +189,8 @@ class RangeOwners:
         settings, key_groups, owners = task.settings, task.key_groups, task.owners
         if settings.table == "rocksdb":
             return start_from_host(settings, key_groups, owners, task.epoch, base, parents=parents, threads=threads)
-        tables = tables_in_memory(settings, key_groups, parents)
+        apart = self._apart.of(settings, threads)
+        tables = tables_in_memory(settings, key_groups, parents, apart=apart, fetches_whole=True)
         return start_from_process(self._cached, settings, key_groups, owners, base, tables=tables)
 
     def _schedule_if_due(self, task: RangeTask, base: Commit | None, states: KeyedStates) -> BaseSchedule | None:
@@ -235,6 +239,7 @@ async def open_range_owners(
 
     `store`, `uploader`, `clock`, `observer`: as for `open_backend`.
     """
+    apart = SharedApart(store)
     async with open_tasks() as tasks:
         owners = RangeOwners(
             store=store,
@@ -242,11 +247,13 @@ async def open_range_owners(
             clock=clock or SystemClock(),
             observer=Observers(observer or Observer()),
             tasks=tasks,
+            apart=apart,
         )
         try:
             yield owners
         finally:
             owners.close()
+            await apart.close()
 
 
 class SharedStore:
