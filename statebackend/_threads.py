@@ -174,9 +174,12 @@ class WorkerThreads(FileThreads):
     def give_way(self) -> None:
         """Let waiting `cpu` calls, and the loop, go first. Called in a `background` thread some hundred times a second.
 
-        Until it has its place again this thread does nothing, and does not count as one at work.
+        Until it has its place again this thread does nothing, and does not count as one at work. A simulated thread
+        does not wait at all: it is on the loop, which could do nothing meanwhile.
         """
-        if self._is_wanted() and not _is_on_loop():
+        if _is_on_loop():
+            return
+        if self._is_wanted():
             anyio.from_thread.run(self._queue_again, _borrower.get())
         breathe()
 

@@ -66,7 +66,7 @@ class MergedRuns(Placed):
         self._over.sort(kind="stable")
 
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
-        for groups in ranges_of(group for group in self._wanted.groups if group in span):
+        for groups in ranges_of(self._wanted.within(span)):
             at, end = np.searchsorted(self._orders, (groups.first << _BITS, (groups.last + 1) << _BITS)).tolist()
             for run, beyond in self._runs.stream(groups, self._schema, first=self._first):
                 until = min(end, int(np.searchsorted(self._orders, beyond)))

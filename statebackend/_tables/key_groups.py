@@ -48,8 +48,8 @@ class OwnedKeys:
     def __init__(self, key_groups: KeyGroupRange, max_parallelism: int) -> None:
         self.key_groups: Final = key_groups
         self.max_parallelism: Final = max_parallelism
-        self._owned = frozenset(key_groups)
         self._owns_all = key_groups == all_key_groups(max_parallelism)
+        self._owned = frozenset[int]() if self._owns_all else frozenset(key_groups)  # not asked of the owner of all
         # An int between these needs no further check: the owner of all key groups owns each that can be a key. Any
         # other owner has to compute its group, so for that one there is none.
         self.int_least: Final = INT_LEAST if self._owns_all else 1

@@ -1,6 +1,7 @@
 """The entries of a table by key group, for a base: found once, then read group by group."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice
 from typing import Any, Final, NamedTuple
@@ -43,8 +44,12 @@ class WantedEntries(NamedTuple):
     def which(self) -> Flags:
         """For each key group up to the last one owned, true if it is wanted."""
         is_wanted = np.zeros(self.keys.key_groups.last + 1, dtype=np.bool_)
-        is_wanted[[group for group in self.groups if group in self.keys.key_groups]] = True
+        is_wanted[self.within(self.keys.key_groups)] = True
         return is_wanted
+
+    def within(self, span: KeyGroupRange) -> Sequence[int]:
+        """Those of the groups that are in `span`, which are found without asking for each."""
+        return self.groups[bisect_left(self.groups, span.first) : bisect_right(self.groups, span.last)]
 
 
 class Placed(ABC):

@@ -21,7 +21,7 @@ from statebackend._tables.rocksdb import RocksStore
 from statebackend._tables.rocksdb_files import BATCH_WRITES_MAX, PointInTimeView
 from statebackend._tables.row_cache import Rows
 from statebackend._tables.table import EntryTable, TableSize
-from statebackend.ids import Key
+from statebackend.ids import Key, KeyGroupRange
 
 E = TypeVar("E")
 
@@ -48,6 +48,21 @@ def as_it_is(cell: bytes) -> bytes:
     return cell
 
 
+class _Prefixes(dict[int, bytes]):
+    """By key group, how the keys of one state begin. Each is made when it is first asked for."""
+
+    def __init__(self, state_id: int, key_groups: KeyGroupRange) -> None:
+        super().__init__()
+        self._state_id = state_id
+        self._key_groups = key_groups
+
+    def __missing__(self, group: int) -> bytes:
+        if group not in self._key_groups:
+            raise KeyError(group)
+        found = self[group] = _PREFIX.pack(self._state_id, group)
+        return found
+
+
 class RocksEntries(MutableMapping[Key, E], Generic[E]):
     """The entries of one state. `len` counts them one by one; an iteration shows the keys there when it began."""
 
@@ -71,7 +86,7 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         self._read = store.get if view is None else view.get
         self._keys = keys
         self._group_of = keys.group_of
-        self._prefixes = {group: _PREFIX.pack(state_id, group) for group in keys.key_groups}
+        self._prefixes = _Prefixes(state_id, keys.key_groups)
         self._pending: dict[Key, E | None] = {}  # None: removed
         self._waiting_bytes = 0
         self._read_bytes = 0
@@ -157,7 +172,8 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         return self.get(cast("Key", key)) is not None
 
     def __iter__(self) -> Iterator[Key]:
-        return self._found(_STATE.pack(self._state_id))
+        state = _STATE.pack(self._state_id)
+        return (as_key(_decode_key(raw[_PREFIX.size :])) for raw in self._found(state, state))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -176,9 +192,10 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
         """An estimate of all that the database holds, not only of this state."""
         return TableSize(*self._store.estimate(), self._store)
 
-    def keys_of(self, group: int) -> Iterator[Key]:
-        """The keys of one key group."""
-        return self._found(self._prefixes[group])
+    def keys_in(self, span: KeyGroupRange) -> Iterator[tuple[int, Key]]:
+        """The keys of these key groups, each with its group. One search, however many groups there are."""
+        found = self._found(self._prefixes[span.first], self._prefixes[span.last])
+        return ((_PREFIX.unpack_from(raw)[1], as_key(_decode_key(raw[_PREFIX.size :]))) for raw in found)
 
     def writes(self) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
         """The writes that wait for their batch."""
@@ -265,9 +282,9 @@ class RocksEntries(MutableMapping[Key, E], Generic[E]):
             rows.use_many(keys, found)
         return found
 
-    def _found(self, prefix: bytes) -> Iterator[Key]:
+    def _found(self, first: bytes, last: bytes) -> Iterator[bytes]:
         view = self._view or self._store.view()
-        return (as_key(_decode_key(raw[_PREFIX.size :])) for raw in view.keys(prefix))
+        return view.keys(first, last)
 
 
 class RocksMaps(RocksEntries[dict[bytes, bytes]]):

@@ -223,19 +223,19 @@ class PointInTimeView:
             found = raw if self._at() == raw else self._seek(raw)
             return self._cursor.value() if found == raw else None
 
-    def keys(self, prefix: bytes) -> Iterator[bytes]:
-        """The keys that begin with `prefix`, in order."""
+    def keys(self, first: bytes, last: bytes) -> Iterator[bytes]:
+        """The keys from those that begin with `first` to those that begin with `last`, in order."""
         found = None
         while True:
             with self._files.errors(), self._seeking:
                 if found is None:
-                    found = self._seek(prefix)
+                    found = self._seek(first)
                 elif self._at() == found:  # else another thread has moved the cursor meanwhile
                     self._cursor.next()
                     found = self._at()
                 else:
                     found = self._seek(found + b"\0")
-            if found is None or not found.startswith(prefix):
+            if found is None or found[: len(last)] > last:
                 return
             yield found
 

@@ -8,7 +8,7 @@ place.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.rocks_mapping import READ_AT_ONCE, RocksEntries, RocksMaps, as_it_is
 from statebackend._tables.rocksdb import RocksStore
 from statebackend._tables.table import EntryTable, Table, TableSize
-from statebackend.ids import Key, KeyGroupRange
+from statebackend.ids import Key, KeyGroupRange, ranges_of
 
 E = TypeVar("E")
 
@@ -67,18 +67,16 @@ class _InGroups(Placed):
 
     def __init__(self, table: _InRocks[Any], wanted: WantedEntries) -> None:
         self._table = table
-        self._state_id = wanted.state_id
-        self._wanted = frozenset(wanted.groups).intersection(wanted.keys.key_groups)
-        self._is_live = wanted.is_live
+        self._wanted = wanted
 
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
-        table, get = self._table, self._table.entries.__getitem__
-        wanted = sorted(self._wanted.intersection(span))
-        remaining = ((group, key) for group in wanted for key in table.rocks.keys_of(group))
+        table, get, wanted = self._table, self._table.entries.__getitem__, self._wanted
+        ranges = ranges_of(wanted.within(span.intersection(wanted.keys.key_groups)))
+        remaining = chain.from_iterable(map(table.rocks.keys_in, ranges))
         while some := list(islice(remaining, READ_AT_ONCE)):
             groups = np.array([group for group, _ in some], dtype=GROUP)
             keys = [key for _, key in some]
-            for changes in table.rebuilding(self._state_id, groups, keys, list(map(get, keys)), self._is_live):
+            for changes in table.rebuilding(wanted.state_id, groups, keys, list(map(get, keys)), wanted.is_live):
                 yield from changes.cut(PART_BYTES_MAX)
 
 

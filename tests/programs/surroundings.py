@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any, TypeVar
 from unittest import mock
 from zoneinfo import ZoneInfo
 
+import anyio.lowlevel
+
 import statebackend as sb
-from statebackend import _tasks
+from statebackend import _tasks, _threads
 from statebackend.spark.executors import worker
 
 T = TypeVar("T")
@@ -34,19 +37,36 @@ def _runner(_process: int) -> asyncio.Runner:
 @contextmanager
 def without_worker_threads() -> Generator[None]:
     """In this context loops do themselves what worker threads would do: a fifth of the work was to hand it over."""
-    with mock.patch.object(_tasks, "_pauses", _EveryLoop()):
+    with (
+        mock.patch.multiple(_tasks, _pauses=_EveryLoop(), _on_loop=_at_once),
+        mock.patch.object(_threads.FileThreads, "_executor", _AtOnce()),
+    ):
         yield
 
 
-async def _at_once() -> None:
-    """In place of a thread. Whoever asked for one has given way to others already."""
+async def _at_once(_pause: object, function: Callable[..., T], *args: Any, limiter: object) -> T:
+    """In place of a thread, and of the queue for one: whoever asks gives way to others once."""
+    await anyio.lowlevel.checkpoint()
+    return function(*args)
 
 
 class _EveryLoop:
     """Says of every loop that it has no worker threads."""
 
-    def get(self, _loop: object) -> Callable[[], Awaitable[None]]:
-        return _at_once
+    def get(self, _loop: object) -> object:
+        return self
+
+
+class _AtOnce(Executor):
+    """In place of the threads that read files."""
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future = Future[T]()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  # handed to whoever waits
+            future.set_exception(error)
+        return future
 
 
 class Told(sb.Observer):

@@ -23,6 +23,7 @@ from statebackend._state.declared import KeyedStates
 from statebackend._tables.heap import ListTable, MapTable, ValueTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend._tables.placed import WantedEntries
+from statebackend._tables.snapshot import StatesSnapshot
 from statebackend.errors import BackendClosedError, KeyGroupError, StoreUnavailableError
 from statebackend.ids import Key, KeyGroupRange, all_key_groups
 from tests.changes import drained, rows_of
@@ -353,6 +354,21 @@ def test_keys_of_a_group_are_found_without_the_others(store: "RocksStore") -> No
                 key for key in mixed if key_group(key, MAX_PARALLELISM) == group
             }
             assert {change.key_group for change in found} <= {group}
+
+
+def test_many_key_groups_are_read_by_few_searches(store: "RocksStore", monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many of them have no keys: a job may have 32,768, and most of them nothing."""
+    searched = list[bytes]()
+    seek = rocksdb_files.PointInTimeView._seek
+    monkeypatch.setattr(
+        rocksdb_files.PointInTimeView, "_seek", lambda view, raw: searched.append(raw) or seek(view, raw)
+    )
+    keys = OwnedKeys(all_key_groups(1 << 15), 1 << 15)
+    table = rocks_tables.open_table(store, keys, ValueTable, 0)
+    table.entries.update(dict.fromkeys(map(str, range(10)), b"cell"))
+    changes = StatesSnapshot({0: table.copy()}, {}, keys).changes(frozenset(range(1 << 15)) - {7})
+    assert {change.key for change in rows_of(changes)} == {*map(str, range(10))}
+    assert len(searched) < 100
 
 
 def test_an_owner_of_a_part_has_only_its_keys_there(tmp_path: Path) -> None:
