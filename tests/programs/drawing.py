@@ -101,9 +101,10 @@ MISHAPS = (
 HELD_BACK = frozenset[str]()
 """Combinations that are known to be wrong today: they are not drawn before they are mended."""
 FRESH = 100_000
-"""From this seed on are those that a commit draws for its tests. What would make them depend on threads, or has not
-been hunted for long, is drawn for the seeds before it alone: so were mirrors, clones, seeds and histories once."""
+"""From this seed on are those that a commit draws for its tests."""
 YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "standby"})
+"""What takes longest, and is drawn for one in `WITH_YOUNG` of those: they are many, and each commit has others."""
+WITH_YOUNG = 4
 TAILED = 0.15
 """So many programs end with what `tails.py` has."""
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
@@ -114,7 +115,7 @@ BESIDE = ("", "", "", "store fails", "answers lost", "store refuses", "killed at
 def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     """The program of a seed."""
     chance = Random(seed)
-    if seed >= FRESH:
+    if seed >= FRESH and seed % WITH_YOUNG:
         held_back |= YOUNG
     drawing = Drawing(chance, held_back)
     steps = _steps(drawing)

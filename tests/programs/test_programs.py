@@ -30,6 +30,15 @@ def test_everything_is_drawn() -> None:
     assert {f"beside: look at {reader}" for reader in READERS} <= found
 
 
+def test_a_commit_draws_everything_too() -> None:
+    """In some of its programs there is bad weather, or a process that is killed at a request."""
+    drawn = [draw(FRESH + number) for number in range(300)]
+    assert any(isinstance(step, Batch) and step.mishap == "answers lost" for each in drawn for step in each.steps)
+    assert any(
+        isinstance(step, Batch) and step.mishap == "killed at a request" for each in drawn for step in each.steps
+    )
+
+
 def test_a_program_is_printed_as_the_code_that_makes_it() -> None:
     for seed in range(20):
         assert eval(draw(seed).code(), vars(programs)) == draw(seed)
