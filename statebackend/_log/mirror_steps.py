@@ -7,11 +7,13 @@ Only the newest two are kept. The newest says where the table stands, or will st
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 
 from statebackend._log.names import MIRRORS, mirror_step_key, mirror_step_of
+from statebackend._tasks import in_order
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import CorruptObjectError, InputError, ObjectExistsError, ObjectNotFoundError
 
@@ -105,9 +107,10 @@ class MirrorLog:
     async def done(self, step: MirrorStep) -> MirrorStep:
         """Note that the table has it, perhaps as of a later commit that did not change it; forget what nobody needs."""
         step = msgspec.structs.replace(step, done=True)
-        await self._store.put(self._key(step.number), [msgspec.json.encode(step)])
-        if step.number > KEPT:
-            await self._store.delete(self._key(step.number - KEPT))
+        calls = [partial(self._store.put, self._key(step.number), [msgspec.json.encode(step)])]
+        if step.number > KEPT:  # with the step itself, the one before it is done: nobody asks for older ones
+            calls.append(partial(self._store.delete, self._key(step.number - KEPT)))
+        await in_order(calls, lambda call: call(), _nothing, concurrency_max=KEPT)
         return step
 
     async def refused(self, step: MirrorStep) -> None:
@@ -137,6 +140,10 @@ async def newest_steps(store: ObjectStore, keys: Iterable[str]) -> AsyncIterator
         key = mirror_step_key(name, number)
         with suppress(ObjectNotFoundError):
             yield name, decode_step(await store.get(key), key)
+
+
+async def _nothing(_call: object, _result: None) -> None:
+    pass
 
 
 def decode_step(body: bytes, key: str) -> MirrorStep:

@@ -1,30 +1,34 @@
 """One step of a mirror after the other: looks, plans, reads, writes the step down, writes the rows."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from statebackend._codec.commit import Commit
+from statebackend._columns.arrow import Schema
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.mirror_steps import NEW, MirrorLog, MirrorStep
+from statebackend._mirroring import standing
 from statebackend._mirroring.mirror_report import MirrorReport
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.planning import StepPlan, declared, plan, whole
 from statebackend._mirroring.rows import RowsOfSteps, check_mirrored
 from statebackend._mirroring.spool import Spool, check_keys, key_type_of, key_type_text, opened_spool
-from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable
+from statebackend._mirroring.target import MirrorRows, MirrorTable
+from statebackend._mirroring.writing_down import WritingDown
 from statebackend._reading.asked_of_state import state_in
-from statebackend._tasks import finish
+from statebackend._tasks import finish, open_tasks
 from statebackend._upkeep.job_primary import JobPrimary
 from statebackend._upkeep.progress import Tell
 from statebackend.abc import Clock, Observer
 from statebackend.errors import (
     CheckpointNotFoundError,
+    CorruptCommitError,
     InputError,
     MissingObjectError,
     StoreUnavailableError,
-    WrongMirrorError,
 )
 
 _logger = logging.getLogger(__name__)
@@ -66,10 +70,12 @@ class Mirroring:
         self._at: MirrorStep | None = None  # the newest step that the table has
         self._begun: MirrorStep | None = None  # written down, and not known to be in the table
         self._number = 0  # of the newest step of all
+        self._found = 0  # the newest step that the table had when it was asked
         self._anew = ASKED if anew else ""
         self._fitted: Any = None
         self._swept = 0
         self._fresh_s = clock.monotonic()
+        self._without_keys: tuple[int, str] | None = None  # a commit at which the state has none, and had none before
         self.report = MirrorReport(name=mirror.name)
 
     async def catch_up(self) -> None:
@@ -89,7 +95,9 @@ class Mirroring:
         if self._at is not None and self._mirror.state not in {each.name for each in newest.states}:
             raise InputError("the state is gone from the job: drop its mirror, and its table", state=self._mirror.state)
         check_mirrored(newest, self._mirror.state)
-        planned = await self._planned(newest)
+        is_new = self._at is None and self._begun is None
+        has_none = is_new and self._without_keys == (newest.sequence, newest.stamp)
+        planned = None if has_none else await self._planned(newest)
         if planned is None:
             self._fresh_s = self._clock.monotonic()
             self._observer.mirror_lagged(self._mirror.name, commits=0, seconds=0.0)
@@ -115,16 +123,20 @@ class Mirroring:
     async def _find(self) -> None:
         """Ask the mirror's log, then the table. Raises `WrongMirrorError`."""
         newest, found = await self._log.newest(), await self._target.find()
-        while not _fit(newest, found) and (now := await self._log.newest()) != newest:  # others have gone on meanwhile
+        while not standing.fit(newest, found) and (now := await self._log.newest()) != newest:  # others went on
             newest, found = now, await self._target.find()
-        self._number = max(0 if newest is None else newest.number, found.number or 0)
-        if newest is not None and not newest.has_name and self._differs(newest) and found.mirror_id != newest.mirror_id:
-            newest = None  # a slip, which has failed
-        self._check(newest, found)
+        self._found = found.number or 0
+        self._number = max(0 if newest is None else newest.number, self._found)
+        if newest is not None and standing.is_slip(newest, found, self._mirror):
+            newest = None
+        standing.check(newest, found, self._mirror, may_move=bool(self._anew))
         self._at = self._begun = None
         if newest is not None and not self._anew:
-            if not _fit(newest, found):
-                self._anew = "the table was emptied, or put back to an older state"
+            if not standing.fit(newest, found):
+                if standing.may_be_empty(newest, found) and await self._had_no_key(newest):
+                    self._at = newest
+                else:
+                    self._anew = "the table was emptied, or put back to an older state"
             elif newest.done or found.number == newest.number:
                 self._at = newest if newest.done else await self._log.done(newest)
             else:
@@ -135,48 +147,13 @@ class Mirroring:
         if self._at is not None:
             self.report = self._reported(self._at)
 
-    def _differs(self, step: MirrorStep) -> bool:
-        mirror = self._mirror
-        wanted = mirror.state, mirror.form, self._target.place, mirror.key_as_json
-        return (step.state, step.form, step.target, step.key_as_json) != wanted
-
-    def _check(self, newest: MirrorStep | None, found: MirrorMark) -> None:
-        mirror, place = self._mirror, self._target.place
-        if newest is not None:
-            if (newest.state, newest.form) != (mirror.state, mirror.form):
-                raise WrongMirrorError(
-                    "the job has another mirror of that name: give this one its own name",
-                    name=mirror.name,
-                    state=newest.state,
-                    form=newest.form,
-                )
-            if newest.target != place and not self._anew:
-                raise WrongMirrorError(
-                    "the mirror of that name writes to another table: give this one its own name, or move it there with"
-                    " anew=True",
-                    name=mirror.name,
-                    target=place,
-                    target_mirrored=newest.target,
-                )
-            if newest.key_as_json != mirror.key_as_json:
-                raise WrongMirrorError(
-                    "the mirror's table has its keys in the other form: give key_as_json as before, or another table",
-                    name=mirror.name,
-                    key_as_json=newest.key_as_json,
-                )
-        if found.mirror_id is not None and (newest is None or found.mirror_id != newest.mirror_id):
-            raise WrongMirrorError(
-                "another mirror writes this table, perhaps of a job that was deleted and made anew: give this one"
-                " another table, or drop that one",
-                name=mirror.name,
-                target=place,
-            )
-        if newest is None and found.mirror_id is None and not found.is_empty:
-            raise WrongMirrorError(
-                "the table has rows that no mirror has written: give the mirror a table of its own",
-                name=mirror.name,
-                target=place,
-            )
+    async def _had_no_key(self, step: MirrorStep) -> bool:
+        """True if the state was empty at the commit of the step, as far as that is kept."""
+        try:
+            commit = await self._primary.log.load_commit(step.sequence)
+            return commit.stamp == step.stamp and await self._rows.has_none(commit)
+        except (CheckpointNotFoundError, MissingObjectError, CorruptCommitError):
+            return False
 
     async def _planned(self, newest: Commit) -> StepPlan | None:
         if self._anew:
@@ -211,38 +188,21 @@ class Mirroring:
     # --------------------------------------------------------------------------------------------------- taking a step
 
     async def _take(self, planned: StepPlan) -> bool:
-        begun_s = self._clock.monotonic()
-        begun, number = self._begun, self._number + 1
-        if begun is not None:
-            number = begun.number
-        generation = number if planned.kind == "whole" or self._last is None else self._last.generation
-        with opened_spool() as spool:
-            mirrored = "" if self._last is None else self._last.key_type
-            key_type = key_type_of(mirrored) if mirrored else None
-            partitions = await self._rows.read(
-                planned,
-                generation,
-                spool,
-                partitions=self._target.partitions if self._mirror.form == "table" else None,
-                key_type=key_type,
-                tell=self._progress,
-            )
-            if spool.has_file:
-                await self._primary.threads.cpu(spool.end)
+        begun_s, last = self._clock.monotonic(), self._last
+        ahead = None if last is None or planned.kind != "changes" else self._target.ahead(last.mirror_id)
+        with opened_spool(ahead) as spool:
+            step, partitions = await self._noted(planned, spool)
             if spool.schema is None:
                 return await self._pass_over(planned)
-            check_keys(spool.schema, key_type)
-            step = begun or self._step(planned, number, generation, key_type_text(spool.schema))
-            await self._fit(spool, planned)
-            if begun is None and not _same(await self._log.write_down(step), step):
+            if step is None:
                 self._is_known = False  # another process has gone on
                 return True
             self._last = self._begun = step
-            self._number = number
+            self._number = step.number
             rows = MirrorRows(
                 step.mirror_id,
                 step.number,
-                generation,
+                step.generation,
                 int(planned.last.checkpoint_id),
                 planned.kind == "whole",
                 spool.rows,
@@ -250,27 +210,74 @@ class Mirroring:
                 spool.batches,
                 partitions,
                 len(planned.commits) == 1,
+                ahead,
             )
-            try:
-                await finish(self._target.write, rows)
-            except InputError:
-                await self._log.refused(step)
-                raise
-            except StoreUnavailableError:
-                self._is_known = False
-                if ((await self._target.find()).number or 0) < number:
-                    raise
-                return True  # another process was quicker
+            if not await self._written(step, rows):
+                return True  # another process was quicker, with this step or one before it
             self._at = self._last = await self._log.done(step)
         self._begun, self._anew = None, ""
         self._tell(planned, spool.rows, self._clock.monotonic() - begun_s)
         return True
 
+    async def _noted(self, planned: StepPlan, spool: Spool) -> tuple[MirrorStep | None, Sequence[int] | None]:
+        """Read the rows of a step and write it down, beside that where the table is known to fit: before any is in it.
+
+        Returns the step, `None` if there are no rows or another process has gone on; and the partitions of the rows.
+        """
+        begun, last = self._begun, self._last
+        number = self._number + 1 if begun is None else begun.number
+        generation = number if planned.kind == "whole" or last is None else last.generation
+        key_type = key_type_of(last.key_type) if last is not None and last.key_type else None
+
+        def step_of(schema: Schema) -> MirrorStep:
+            check_keys(schema, key_type)
+            return begun or writing.step or self._step(planned, number, generation, key_type_text(schema))
+
+        def found() -> None:
+            if begun is None and writing.step is None and spool.schema is not None and spool.schema == self._fitted:
+                writing.begin(step_of(spool.schema))
+
+        async with open_tasks() as tasks:
+            writing = WritingDown(self._log, tasks)
+            partitions = await self._rows.read(
+                planned,
+                generation,
+                spool,
+                partitions=self._target.partitions if self._mirror.form == "table" else None,
+                key_type=key_type,
+                found=found,
+                tell=self._progress,
+            )
+            if spool.has_file:
+                await self._primary.threads.cpu(spool.end)
+            if spool.schema is None:
+                return None, partitions
+            step = step_of(spool.schema)
+            await self._fit(spool, planned)
+            is_ours = begun is not None or standing.same(await writing.end(step), step)
+        return step if is_ours else None, partitions
+
+    async def _written(self, step: MirrorStep, rows: MirrorRows) -> bool:
+        """Write the rows of a step; false if another process has written to the table meanwhile. Raises as `write`."""
+        try:
+            await finish(self._target.write, rows)
+        except InputError:
+            await self._log.refused(step)
+            raise
+        except StoreUnavailableError:
+            self._is_known = False
+            if ((await self._target.find()).number or 0) <= self._found:
+                raise
+            return False
+        self._found = step.number
+        return True
+
     async def _pass_over(self, planned: StepPlan) -> bool:
         """The commits have changed other states alone, or the state has no key yet."""
-        if self._at is None:
-            return False
         last = planned.last
+        if self._at is None:
+            self._without_keys = last.sequence, last.stamp
+            return False
         self._at = self._last = await self._log.done(
             msgspec.structs.replace(
                 self._at,
@@ -356,27 +363,3 @@ class Mirroring:
             committed_at_s=stands_at.committed_at_s,
             view=self._target.view() if self._mirror.form == "log" else None,
         )
-
-
-def _fit(newest: MirrorStep | None, found: MirrorMark) -> bool:
-    """True if the newest step is the one that the table has or the next one, or if the table cannot tell."""
-    if newest is None:
-        return found.mirror_id is None
-    cannot_tell = found.number is None and not found.is_empty
-    return cannot_tell or found.number == newest.number or (not newest.done and _follows(newest, found))
-
-
-def _follows(step: MirrorStep, found: MirrorMark) -> bool:
-    """True if the step can be taken where the table stands."""
-    if step.kind == "whole":
-        return found.is_empty or (found.number is not None and found.number < step.number)
-    return found.number == step.number - 1
-
-
-def _same(one: MirrorStep, other: MirrorStep) -> bool:
-    """True if both are the same step, made by different processes."""
-    return msgspec.structs.replace(
-        one, at_s=0.0, done=False, refused=False, hold_s=0.0, mirror_id=""
-    ) == msgspec.structs.replace(other, at_s=0.0, done=False, refused=False, hold_s=0.0, mirror_id="") and (
-        one.mirror_id == other.mirror_id
-    )

@@ -1,7 +1,7 @@
 """Reads the rows of a step: what its commits changed, or a whole state, with the columns of the mirror's form."""
 
 import datetime as dt
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -83,11 +83,13 @@ class RowsOfSteps:
         *,
         partitions: int | None,
         key_type: DataType | None,
+        found: Callable[[], None],
         tell: Tell,
     ) -> Sequence[int] | None:
         """Put the rows of the step into the spool.
 
-        `partitions`: as `MirrorTarget.partitions`. `key_type`: of the table.
+        `partitions`: as `MirrorTarget.partitions`. `key_type`: of the table. `found`: called when the spool has some
+        rows of a step that has more, perhaps.
 
         Returns the partitions that the rows are all of, `None` where they are changes, or the whole state. Raises as
         `read_state`, `KeyTypeError` for keys of several types, and `CheckpointNotFoundError` if a commit was swept.
@@ -100,10 +102,20 @@ class RowsOfSteps:
             return None
         if partitions is not None:
             return await self._add_partitions(plan, partitions, laying, spool, key_type)
-        await self._add_changes(plan, laying, spool)
+        await self._add_changes(plan, laying, spool, found)
         if plan.kind == "undo":
             await self._add_undone(plan, laying, spool)
         return None
+
+    async def has_none(self, commit: Commit) -> bool:
+        """True if the state had no key at the commit. Raises as `read`."""
+        if self._state not in {each.name for each in commit.states}:
+            return True
+        async with self._opened(commit) as batches:
+            async for batch in batches:
+                if batch.num_rows:
+                    return False
+        return True
 
     async def _add_state(
         self, commit: Commit, laying: "_Laying", spool: Spool, op: str, key_type: DataType | None, **asked: Any
@@ -116,11 +128,12 @@ class RowsOfSteps:
                 none = pa.RecordBatch.from_pylist([], schema=batches.schema.set(at, pa.field(KEY, key_type)))
                 spool.add([laying.of_state(none, commit, op)])
 
-    async def _add_changes(self, plan: StepPlan, laying: "_Laying", spool: Spool) -> None:
+    async def _add_changes(self, plan: StepPlan, laying: "_Laying", spool: Spool, found: Callable[[], None]) -> None:
         if state_in(plan.last, self._state).kind not in WITH_VALUES_HELD:
             async with self._opened_changes(plan.commits, plan.before) as batches:
                 while some := await batches.some():
                     await self._in_thread(lambda some=some: spool.add([laying.of_changes(each) for each in some]))
+                    found()
             return
         before = plan.before
         for commit in plan.commits:  # a commit says what was added to a list: what the list is then, has to be read
@@ -240,17 +253,16 @@ class _Laying:
     def __init__(self, form: Form, commits: Sequence[Commit], generation: int) -> None:
         self._form: Final[Form] = form
         self._generation = generation
-        self._ids = pa.array([int(commit.checkpoint_id) for commit in commits], pa.int64())
-        self._times = pa.array([_time(commit) for commit in commits], _TIME)
+        self._times = {int(commit.checkpoint_id): _time(commit) for commit in commits}
 
     def of_changes(self, batch: RecordBatch) -> RecordBatch:
-        """Rows of the feed, whose types of change are the ops."""
+        """Rows of the feed, all of one commit. Their types of change are the ops."""
         ids = batch.column(CHECKPOINT_ID)
         ours = {
             OP: batch.column(CHANGE_TYPE),
             CHECKPOINT_ID: ids,
             BATCH_ID: batch.column(BATCH_ID),
-            COMMITTED_AT: self._times.take(pc.index_in(ids, value_set=self._ids)),
+            COMMITTED_AT: _all(self._times[ids[0].as_py()], COMMITTED_AT, batch.num_rows),
         }
         return self._laid(batch.select([each for each in batch.schema.names if each not in _FEED]), ours)
 
@@ -262,14 +274,15 @@ class _Laying:
 
     def begin(self, schema: Schema) -> RecordBatch:
         """The row that ends a whole step of a log."""
+        last_id = next(reversed(self._times))
         values: dict[str, Any] = {
             GENERATION: self._generation,
             OP: BEGIN,
-            CHECKPOINT_ID: self._ids[-1],
-            COMMITTED_AT: self._times[-1],
+            CHECKPOINT_ID: last_id,
+            COMMITTED_AT: self._times[last_id],
         }
         arrays = [
-            pa.nulls(1, field.type) if field.name not in values else pa.array([_plain(values[field.name])], field.type)
+            pa.nulls(1, field.type) if field.name not in values else pa.array([values[field.name]], field.type)
             for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -300,10 +313,6 @@ def _time(commit: Commit) -> dt.datetime:
 
 def _all(value: Any, name: str, count: int) -> Array:
     return pa.repeat(pa.scalar(value, _OURS[name]), count)
-
-
-def _plain(value: Any) -> Any:
-    return value.as_py() if hasattr(value, "as_py") else value
 
 
 def shown_key(key: Key, type_: Any, *, as_json: bool) -> Any:

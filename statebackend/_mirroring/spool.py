@@ -4,10 +4,10 @@ import base64
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from statebackend._columns.arrow import DataType, RecordBatch, Schema, pa
+from statebackend._mirroring.target import RowsAhead
 from statebackend._reading.rows.layouts import KEY
 from statebackend.errors import KeyTypeError
 from statebackend.settings import MiB
@@ -16,12 +16,16 @@ HELD_BYTES_MAX: Final = 64 * MiB
 
 
 class Spool:
-    """The rows of one step, to be read any number of times. Its calls may touch a disk: make them in threads."""
+    """The rows of one step, to be read any number of times. Its calls may touch a disk: make them in threads.
 
-    def __init__(self, directory: Path) -> None:
+    `ahead`: the target's own, which is given the rows as they come.
+    """
+
+    def __init__(self, ahead: RowsAhead | None = None) -> None:
+        self.ahead: Final = ahead
         self.rows = 0
         self.schema: Schema | None = None
-        self._path: Final = directory / "rows.arrow"
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._held: list[RecordBatch] = []
         self._held_bytes = 0
         self._writer: Any = None
@@ -32,12 +36,14 @@ class Spool:
             check_keys(batch.schema, None if self.schema is None else self.schema.field(KEY).type)
             self.schema = batch.schema
             self.rows += batch.num_rows
+            if self.ahead is not None:
+                self.ahead.add(batch)
             if self._writer is None and self._held_bytes + batch.nbytes <= HELD_BYTES_MAX:
                 self._held.append(batch)
                 self._held_bytes += batch.nbytes
                 continue
             if self._writer is None:
-                self._writer = pa.ipc.new_file(str(self._path), batch.schema)
+                self._writer = pa.ipc.new_file(self._path, batch.schema)
             self._writer.write_batch(batch)
 
     @property
@@ -50,21 +56,35 @@ class Spool:
         if self._writer is not None:
             self._writer.close()
 
+    @property
+    def _path(self) -> str:
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="statebackend-mirror-", ignore_cleanup_errors=True)
+        return f"{self._directory.name}/rows.arrow"
+
+    def close(self) -> None:
+        """The file is not needed any more."""
+        if self._directory is not None:
+            self._directory.cleanup()
+
     def batches(self) -> Iterator[RecordBatch]:
         """All rows, in the order in which they were added."""
         yield from self._held
         if self._writer is not None:
-            with pa.memory_map(str(self._path)) as file:
+            with pa.memory_map(self._path) as file:
                 reader = pa.ipc.open_file(file)
                 for place in range(reader.num_record_batches):
                     yield reader.get_batch(place)
 
 
 @contextmanager
-def opened_spool() -> Generator[Spool]:
+def opened_spool(ahead: RowsAhead | None = None) -> Generator[Spool]:
     """A spool whose file, if it needs one, goes with the context."""
-    with tempfile.TemporaryDirectory(prefix="statebackend-mirror-", ignore_cleanup_errors=True) as directory:
-        yield Spool(Path(directory))
+    spool = Spool(ahead)
+    try:
+        yield spool
+    finally:
+        spool.close()
 
 
 def key_type_text(schema: Schema) -> str:

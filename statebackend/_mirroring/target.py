@@ -58,6 +58,14 @@ class MirrorTable(msgspec.Struct, frozen=True):
     may_grow: bool
 
 
+class RowsAhead(ABC):
+    """Takes the rows of a step while they are still being read: see `MirrorTarget.ahead`."""
+
+    @abstractmethod
+    def add(self, rows: RecordBatch) -> None:
+        """Take some rows, the next ones in order. Called in threads, one call at a time. It must not raise."""
+
+
 class MirrorRows(msgspec.Struct, frozen=True):
     """One step: its `number`, and the rows. `is_whole`: they are all there are; a `table` has no others afterwards.
 
@@ -67,6 +75,7 @@ class MirrorRows(msgspec.Struct, frozen=True):
     `is_single`: no key is there twice.
     `generation`: the number of the last whole step. `checkpoint_id`: of the newest commit in it.
     `partitions`: in whose place all rows of these are given, of a table that is written by partitions.
+    `ahead`: what `MirrorTarget.ahead` has returned for this step, with all of its rows.
     """
 
     mirror_id: str
@@ -79,6 +88,7 @@ class MirrorRows(msgspec.Struct, frozen=True):
     batches: Callable[[], Iterator[RecordBatch]]
     partitions: Sequence[int] | None = None
     is_single: bool = False
+    ahead: RowsAhead | None = None
 
 
 class MirrorTarget(ABC):
@@ -121,6 +131,13 @@ class MirrorTarget(ABC):
         """Write one step, and its number and the mirror's id with it; nothing if the table has that number, or a later
         one. Rows and number at once, if the target can: else the number last.
         """
+
+    def ahead(self, mirror_id: str) -> RowsAhead | None:
+        """What takes the rows of a step that is about to be read, for `write` to have less to do; `None` for nothing.
+
+        The step may come to nothing. Until `write` is called nobody else may see any of it.
+        """
+        return None
 
     async def read_back(self, generation: int, key_group: int) -> AsyncIterator[RecordBatch]:
         """Yield the rows of a `log` that have this generation and key group, and "begin", which has no key group.

@@ -117,6 +117,7 @@ class StateReading:
         self._concurrency_max = concurrency_max
         self._threads = threads
         self._meter = meter
+        self._hop_bytes = HOP_BYTES // 2  # the first hop is a short one: whoever takes the rows can begin
         self._small: list[RecordBatch] = []
 
     async def run(self, steps: Iterable[ReadingStep], consume: Consume) -> None:
@@ -240,20 +241,22 @@ class StateReading:
         for each in rows:
             batches.append(self._layout.batch(each))
             size_bytes += batches[-1].nbytes
-            if size_bytes >= HOP_BYTES:
+            if size_bytes >= self._hop_bytes:
+                self._hop_bytes = HOP_BYTES
                 return _Laid(batches, is_ended=False)
         return _Laid(batches, is_ended=True)
 
     async def _hand_over(self, batches: Sequence[RecordBatch], consume: Consume) -> None:
-        """Small ones wait for others."""
-        if not self._small and all(batch.num_rows >= BATCH_ROWS_MIN for batch in batches):
+        """Small ones wait for others, unless few are among large ones."""
+        batches = [batch for batch in batches if batch.num_rows]
+        if not self._small and sum(batch.num_rows for batch in batches) >= BATCH_ROWS_MIN * len(batches):
             if batches:
                 await consume(batches)
             return
         for batch in batches:
             if batch.num_rows >= BATCH_ROWS_MIN and not self._small:
                 await consume([batch])
-            elif batch.num_rows:
+            else:
                 self._small.append(batch)
                 if sum(each.num_rows for each in self._small) >= BATCH_ROWS_MIN:
                     await self._flush(consume)

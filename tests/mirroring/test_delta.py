@@ -14,7 +14,7 @@ from statebackend._mirroring.mirrors import target_at
 from statebackend._mirroring.targets.delta import DeltaTarget
 from statebackend.errors import MirrorSchemaError, StoreUnavailableError, WrongMirrorError
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg
-from tests.mirroring.places import delta_table
+from tests.mirroring.places import KilledError, delta_table
 
 
 def commits(table: Path) -> list[list[dict[str, Any]]]:
@@ -128,6 +128,39 @@ async def test_tables_that_are_not_the_mirrors(tmp_path: Path) -> None:
         await job.mirror(target)
     report = await job.mirror(DeltaTarget(str(tmp_path / "own"), partitions=8))
     assert report.anew == ("the table was emptied, or put back to an older state",)
+
+
+async def test_a_step_of_ours_that_comes_late_is_no_error(tmp_path: Path) -> None:
+    """A mirror was cancelled and is still writing, when it is called again and has another step to take."""
+    job, where = Job(), str(tmp_path / "delta")
+    await job.commit({"a": EWR})
+    await job.mirror(DeltaTarget(where))
+    await job.commit({"a": LGA})
+    late: list[Any] = []
+
+    class Slow(DeltaTarget):
+        def _write(self, rows: Any) -> None:
+            late.append((self, rows, [*rows.batches()]))
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        await job.mirror(Slow(where))
+
+    class Again(DeltaTarget):
+        looks = 0
+
+        def _mark(self, table: Any) -> Any:
+            found = super()._mark(table)
+            self.looks += 1
+            if self.looks == 2:
+                target, rows, batches = late.pop()
+                DeltaTarget._write(target, msgspec.structs.replace(rows, batches=lambda: iter(batches)))
+            return found
+
+    report = await job.mirror(Again(where), anew=True)
+    assert not late
+    assert set(report.anew) == {"it was asked to start over"}
+    assert delta_table("", tmp_path).rows() == await job.state()
 
 
 async def test_a_new_field_is_a_new_column(tmp_path: Path) -> None:

@@ -130,6 +130,22 @@ async def test_a_look_that_finds_nothing_new_tells_the_view_as_well(place: Place
     assert (after.view is None) == (check_form(place.target(), place.form) == "table")
 
 
+async def test_a_table_of_an_empty_state_is_not_taken_for_one_that_was_emptied(place: Place) -> None:
+    """Each process that began took the whole state once more, and said so, as long as the state had no key."""
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(place.target(), form=place.form)
+    await job.commit({"a": None})
+    await job.mirror(place.target(), form=place.form)
+    for _ in range(2):
+        report = await job.mirror(place.target(), form=place.form)
+        assert (report.steps, report.anew) == (0, ())
+    await job.commit({"b": LGA})
+    report = await job.mirror(place.target(), form=place.form)
+    assert (report.steps, report.rows, report.anew) == (1, 1, ())
+    assert place.rows() == await job.state()
+
+
 async def test_killed_at_every_step(place: Place) -> None:
     """Before and after each call to the table. Requests to the primary do not depend on it: see `test_log.py`."""
     job = Job()

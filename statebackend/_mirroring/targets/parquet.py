@@ -7,12 +7,12 @@ own metadata names the mirror. Others are there where a step has more rows than 
 """
 
 import importlib
-import io
 import os
 import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -31,13 +31,15 @@ from statebackend._mirroring.target import (
     MirrorRows,
     MirrorTable,
     MirrorTarget,
+    RowsAhead,
     newest_view,
     rows_to_read_back,
 )
+from statebackend._mirroring.targets.apart import check_apart
 from statebackend._reading.rows.layouts import KEY_GROUP
 from statebackend.abc import Capability, ObjectStore
 from statebackend.errors import InputError, MirrorSchemaError, ObjectExistsError, PrimaryUrlError
-from statebackend.settings import Settings
+from statebackend.settings import MiB, Settings
 from statebackend.settings.settings import check_primary
 
 FILE_ROWS_MAX: Final = 1_000_000
@@ -47,6 +49,8 @@ _ALIKE: Final = [GENERATION, OP, CHECKPOINT_ID, BATCH_ID, COMMITTED_AT, KEY_GROU
 SAMPLED: Final = 1024
 """So many rows tell whether a column of the state has few values: a dictionary of others costs more than it saves."""
 ENCODED_AT_ONCE: Final = 1 << 16
+GROUP_BYTES_MIN: Final = MiB
+"""About as large is the first row group of a file that is encoded while its rows are read."""
 _FINAL: Final = re.compile(r"(\d{12})\.parquet")
 _OURS: Final = re.compile(r"\d{12}(-\d{5}-[0-9a-f]{8})?\.parquet")
 
@@ -75,11 +79,13 @@ class ParquetTarget(MirrorTarget):
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncGenerator[None]:
-        settings = msgspec.structs.replace(settings, primary=self._url)
+        job, settings = settings, msgspec.structs.replace(settings, primary=self._url)
         async with (
             open_threads(settings) as self._threads,
             open_store(settings, self._threads, commits=False, instead=self._instead) as store,
         ):
+            if self._instead is None:
+                await self._threads.io(partial(check_apart, self._url, job, place=self._url))
             if not {Capability.LIST, Capability.PUT_IF_ABSENT} <= store.capabilities:
                 raise InputError("a mirror's folder must list, and create files if absent", target=self._url)
             self._store = store
@@ -114,8 +120,14 @@ class ParquetTarget(MirrorTarget):
         with suppress(ObjectExistsError):  # another process has taken the same step
             await self._store.put_if_absent(f"{name}.parquet", [body])
 
-    def _files(self, rows: MirrorRows) -> Iterator[tuple[bytes, bool]]:
+    def ahead(self, mirror_id: str) -> RowsAhead:
+        return _Ahead(self._compression, mirror_id)
+
+    def _files(self, rows: MirrorRows) -> Iterator[tuple[memoryview, bool]]:
         """One file after the other, and whether it is the last."""
+        if isinstance(rows.ahead, _Ahead) and (body := rows.ahead.body()) is not None:
+            yield body, True
+            return
         held: list[RecordBatch] = []
         count = 0
         for batch in rows.batches():
@@ -126,19 +138,10 @@ class ParquetTarget(MirrorTarget):
             count += batch.num_rows
         yield self._encoded(held or [pa.RecordBatch.from_pylist([], schema=rows.schema)], rows.mirror_id), True
 
-    def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> bytes:
-        schema = batches[0].schema.with_metadata({MIRROR_KEY: mirror_id.encode()})
-        file = io.BytesIO()
-        leaves = list(_leaves("", pa.StructArray.from_arrays(batches[0].columns, schema.names)[:SAMPLED]))
-        options = {
-            "compression": self._compression,
-            "use_dictionary": [*_ALIKE, *(name for name, sample in leaves if len(sample.unique()) <= len(sample) // 2)],
-            "write_statistics": [OP, *(name for name, sample in leaves if not _is_text(sample))],
-            "write_batch_size": ENCODED_AT_ONCE,
-        }
-        with _parquet().ParquetWriter(file, schema, **options) as writer:
-            writer.write_table(pa.Table.from_batches(list(batches)).cast(schema))
-        return file.getvalue()
+    def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> memoryview:
+        file = _File(self._compression, mirror_id, batches[0])
+        file.write(batches)
+        return file.body()
 
     async def read_back(self, generation: int, key_group: int) -> AsyncIterator[RecordBatch]:
         first = f"{generation:012d}"
@@ -150,6 +153,68 @@ class ParquetTarget(MirrorTarget):
     def view(self) -> str | None:
         files = f"{self._url.removeprefix('file://')}/*.parquet".replace("'", "''")
         return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
+
+
+class _File:
+    """One file. `first`: rows whose schema it has, and which tell how its columns are encoded."""
+
+    def __init__(self, compression: str, mirror_id: str, first: RecordBatch) -> None:
+        self._schema = first.schema.with_metadata({MIRROR_KEY: mirror_id.encode()})
+        self._bytes: Final = pa.BufferOutputStream()  # a file of Python's would ask for the interpreter at each page
+        leaves = list(_leaves("", pa.StructArray.from_arrays(first.columns, first.schema.names)[:SAMPLED]))
+        options = {
+            "compression": compression,
+            "use_dictionary": [*_ALIKE, *(name for name, sample in leaves if len(sample.unique()) <= len(sample) // 2)],
+            "write_statistics": [OP, *(name for name, sample in leaves if not _is_text(sample))],
+            "write_batch_size": ENCODED_AT_ONCE,
+        }
+        self._writer = _parquet().ParquetWriter(self._bytes, self._schema, **options)
+
+    def write(self, batches: Sequence[RecordBatch]) -> None:
+        """Add a row group."""
+        self._writer.write_table(pa.Table.from_batches(list(batches)).cast(self._schema))
+
+    def body(self) -> memoryview:
+        """The whole of it."""
+        self._writer.close()
+        return memoryview(self._bytes.getvalue())
+
+
+class _Ahead(RowsAhead):
+    """A file that is encoded while its rows are read. Each row group has twice as many bytes as the one before."""
+
+    def __init__(self, compression: str, mirror_id: str) -> None:
+        self._given = compression, mirror_id
+        self._file: _File | None = None
+        self._held: list[RecordBatch] = []
+        self._rows = 0
+        self._group_bytes = GROUP_BYTES_MIN
+        self._has_given_up = False
+
+    def add(self, rows: RecordBatch) -> None:
+        self._rows += rows.num_rows
+        self._has_given_up = self._has_given_up or self._rows > FILE_ROWS_MAX
+        self._held.append(rows)
+        if self._has_given_up or sum(each.nbytes for each in self._held) >= self._group_bytes:
+            self._encode()
+
+    def body(self) -> memoryview | None:
+        """The file, if all rows are in it."""
+        if self._held:
+            self._encode()
+        return None if self._file is None else self._file.body()
+
+    def _encode(self) -> None:
+        held, self._held = self._held, []
+        try:
+            if not self._has_given_up:
+                self._file = self._file or _File(*self._given, held[0])
+                self._file.write(held)
+        except pa.ArrowException:  # `write` meets it again, and says so
+            self._has_given_up = True
+        if self._has_given_up:
+            self._file = None
+        self._group_bytes *= 2
 
 
 def _check_folder(text: str, url: str) -> None:
