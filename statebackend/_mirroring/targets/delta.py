@@ -6,13 +6,17 @@ transaction of the mirror, so of two that write the same step one fails: Delta r
 
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
 from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, newest_view, rows_to_read_back
+from statebackend._mirroring.targets.apart import check_apart
 from statebackend._mirroring.targets.blocking import BlockingTarget, imported, told
 from statebackend._mirroring.targets.lakehouse_types import fitting
 from statebackend._reading.rows.layouts import KEY_GROUP
+from statebackend._tasks import finish
 from statebackend.errors import (
     InputError,
     MirrorSchemaError,
@@ -25,10 +29,36 @@ from statebackend.settings import Settings
 PARTITION: Final = "partition"
 MIRROR_KEY: Final = "statebackend_mirror"
 NUMBER_KEY: Final = "statebackend_number"
+SCHEMES: Final = frozenset(
+    {
+        "file",
+        "memory",
+        "s3",
+        "s3a",
+        "gs",
+        "az",
+        "azure",
+        "abfs",
+        "abfss",
+        "adl",
+        "http",
+        "https",
+        "hdfs",
+        "lakefs",
+        "uc",
+    }
+)
+"""Those that `deltalake` knows, and is not asked about."""
+UNKNOWN_SCHEME: Final = "Unknown scheme"
 LOOKED_BACK: Final = 1000
 """Commits of the table among which the newest of a mirror is looked for."""
 MAINTENANCE: Final = ("OPTIMIZE", "VACUUM", "FSCK", "REORG", "ADD CONSTRAINT", "SET TBLPROPERTIES", "ADD FEATURE")
 """How the operations begin that leave the rows of a table as they are."""
+
+
+REFUSED: Final = ("ermission", "denied", "Denied", "not permitted", "Read-only", "Forbidden")
+FULL: Final = ("No space", "quota")
+"""The words of messages by which the library's errors are told apart: it has no others."""
 
 
 class DeltaTarget(BlockingTarget):
@@ -48,6 +78,7 @@ class DeltaTarget(BlockingTarget):
             raise InputError("name the table's folder, or its URL: delta:/tables/legs", target="delta:")
         if partitions < 1:
             raise InputError("a table has at least one partition", partitions=partitions)
+        self._check_scheme(uri)
         self._uri = uri
         self.partitions = partitions
         self._options = None if storage_options is None else dict(storage_options)
@@ -55,12 +86,32 @@ class DeltaTarget(BlockingTarget):
         self._schema: Schema = None
         self._shown: Sequence[str] = ()
 
+    def _check_scheme(self, uri: str) -> None:
+        """Raise `InputError` for a URL that the library knows no store for."""
+        scheme, is_url, _ = uri.partition("://")
+        reason = ""
+        try:
+            urlsplit(uri)
+            if is_url and scheme.lower() not in SCHEMES:
+                self._delta.DeltaTable(uri)
+        except ValueError as error:
+            reason = str(error)
+        except (self._delta.exceptions.DeltaError, OSError) as error:
+            reason = told(error)[:100] if UNKNOWN_SCHEME in str(error) else ""
+        if reason:
+            raise InputError(
+                "Delta has no tables there: give a folder, or a URL such as s3://, gs:// or abfss://",
+                target=f"delta:{uri}",
+                reason=reason,
+            )
+
     @property
     def place(self) -> str:
         return f"delta:{self._uri}?partitions={self.partitions}"
 
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncGenerator[None]:
+        await finish(self._threads.io, partial(check_apart, self._uri, settings, place=self.place))
         yield
 
     def view(self) -> str | None:
@@ -194,9 +245,9 @@ class DeltaTarget(BlockingTarget):
             raise InputError(f"the mirror's table cannot hold a value: {told(error)}", target=self.place) from error
         except (errors.DeltaError, OSError) as error:
             text = str(error)
-            if isinstance(error, PermissionError) or "ermission" in text or "denied" in text:
+            if isinstance(error, PermissionError) or any(each in text for each in REFUSED):
                 raise StoreAccessError(f"the mirror's table refuses: {told(error)}", target=self.place) from error
-            if "No space" in text:
+            if any(each in text for each in FULL):
                 raise StoreFullError(f"the mirror's table has no room: {told(error)}", target=self.place) from error
             raise StoreUnavailableError(
                 f"the mirror's table does not answer: {told(error)}", target=self.place

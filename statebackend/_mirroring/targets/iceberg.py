@@ -4,19 +4,21 @@ An append that meets another's is repeated by `pyiceberg` behind that, and would
 switched off by a property of the table: of two that write the same step one fails, and looks again.
 """
 
+import errno
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
 from statebackend._mirroring.target import MirrorMark, MirrorRows, MirrorTable, newest_view
-from statebackend._mirroring.targets.blocking import BlockingTarget, imported
+from statebackend._mirroring.targets.blocking import BlockingTarget, imported, told
 from statebackend._mirroring.targets.lakehouse_types import fitting
 from statebackend._tasks import finish
 from statebackend.errors import (
     InputError,
     MirrorSchemaError,
     StoreAccessError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from statebackend.settings import Settings
@@ -58,8 +60,13 @@ class IcebergTarget(BlockingTarget):
     @asynccontextmanager
     async def opened(self, settings: Settings) -> AsyncGenerator[None]:
         if isinstance(self._catalog, str):
-            with self._translated():
-                self._loaded = await finish(self._threads.io, lambda: self._load(self._catalog, **self._properties))
+            try:
+                with self._translated():
+                    self._loaded = await finish(self._threads.io, lambda: self._load(self._catalog, **self._properties))
+            except ValueError as error:  # an unknown name, or a type or a scheme that there is not
+                raise InputError(
+                    f"correct the catalog's name, or its configuration: {told(error)}", target=self.place
+                ) from error
         else:
             self._loaded = self._catalog
         yield
@@ -149,7 +156,13 @@ class IcebergTarget(BlockingTarget):
             raise InputError(f"make the namespace, or correct the catalog: {error}", target=self.place) from error
         except (errors.UnauthorizedError, errors.ForbiddenError, PermissionError) as error:
             raise StoreAccessError(f"the mirror's table refuses: {error}", target=self.place) from error
-        except (errors.RESTError, errors.CommitStateUnknownException, errors.NoSuchTableError, OSError) as error:
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFullError(f"the mirror's table has no room: {error}", target=self.place) from error
+            if error.errno == errno.EROFS:
+                raise StoreAccessError(f"the mirror's table refuses: {error}", target=self.place) from error
+            raise StoreUnavailableError(f"the mirror's table does not answer: {error}", target=self.place) from error
+        except (errors.RESTError, errors.CommitStateUnknownException, errors.NoSuchTableError) as error:
             raise StoreUnavailableError(f"the mirror's table does not answer: {error}", target=self.place) from error
 
 

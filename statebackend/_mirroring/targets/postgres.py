@@ -1,6 +1,7 @@
 """A table in Postgres, with one row per key: each step is one transaction, with the step's number in it."""
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+import re
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -22,6 +23,8 @@ from statebackend.settings import Settings
 MARKS: Final = "statebackend_mirrors"
 """The table beside the mirrored ones that says which step each of them has."""
 FRESH: Final = "statebackend_fresh"
+UNKNOWN_OPTION: Final = re.compile(r"invalid .*\b(option|parameter)\b.*")
+"""The part of libpq's message that names an option which it does not know."""
 
 
 class PostgresTarget(BlockingTarget):
@@ -37,24 +40,41 @@ class PostgresTarget(BlockingTarget):
     def __init__(self, url: str, table: str, *, lock_timeout_s: float = 30.0) -> None:
         super().__init__()
         self._psycopg: Final[Any] = imported("psycopg", "a mirror in Postgres", "postgres")
-        self._url = url
         self._schema, _, self._table = table.rpartition(".")
         if not self._table:
             raise InputError("name the table to mirror into: postgresql://host/db?table=NAME", table=table)
+        self._url = url
+        self._known: Final = self._understood(url)
         self._lock_timeout_s = lock_timeout_s
         self._columns: Sequence[SqlColumn] = ()
 
     @classmethod
     def of_url(cls, text: str) -> "PostgresTarget":
         """The target of a URL that names its `table`, beside what libpq takes. Raises `InputError`."""
-        url = urlsplit(text)
+        try:
+            url = urlsplit(text)
+        except ValueError as error:
+            raise InputError("that is no URL: postgresql://HOST/DB?table=NAME", reason=str(error)) from None
         query = dict(parse_qsl(url.query, keep_blank_values=True))
         table = query.pop("table", "")
         return cls(urlunsplit(url._replace(query=urlencode(query))), table)
 
+    def _understood(self, url: str) -> Mapping[str, Any]:
+        """What the URL says. Raises `InputError`, which does not show it: it may have a password."""
+        try:
+            found: Mapping[str, Any] = self._psycopg.conninfo.conninfo_to_dict(url)
+        except self._psycopg.ProgrammingError as error:
+            option = UNKNOWN_OPTION.search(told(error))
+            raise InputError(
+                "libpq does not understand where to connect to: postgresql://HOST/DB?table=NAME, or key=value pairs",
+                table=self._name,
+                reason=option[0] if option else "it is neither",
+            ) from None
+        return found
+
     @property
     def place(self) -> str:
-        known = self._psycopg.conninfo.conninfo_to_dict(self._url)
+        known = self._known
         where = ":".join(str(known[each]) for each in ("host", "port") if known.get(each))
         return f"postgresql://{where}/{known.get('dbname', '')}?table={self._name}"
 
