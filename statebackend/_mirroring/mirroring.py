@@ -10,7 +10,7 @@ from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import Schema
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.mirror_steps import NEW, MirrorLog, MirrorStep
-from statebackend._mirroring import standing
+from statebackend._mirroring import agreement
 from statebackend._mirroring.mirror_report import MirrorReport
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.planning import StepPlan, declared, plan, whole
@@ -123,17 +123,17 @@ class Mirroring:
     async def _find(self) -> None:
         """Ask the mirror's log, then the table. Raises `WrongMirrorError`."""
         newest, found = await self._log.newest(), await self._target.find()
-        while not standing.fit(newest, found) and (now := await self._log.newest()) != newest:  # others went on
+        while not agreement.fit(newest, found) and (now := await self._log.newest()) != newest:  # others went on
             newest, found = now, await self._target.find()
         self._found = found.number or 0
         self._number = max(0 if newest is None else newest.number, self._found)
-        if newest is not None and standing.is_slip(newest, found, self._mirror):
+        if newest is not None and agreement.is_slip(newest, found, self._mirror):
             newest = None
-        standing.check(newest, found, self._mirror, may_move=bool(self._anew))
+        agreement.check(newest, found, self._mirror, may_move=bool(self._anew))
         self._at = self._begun = None
         if newest is not None and not self._anew:
-            if not standing.fit(newest, found):
-                if standing.may_be_empty(newest, found) and await self._had_no_key(newest):
+            if not agreement.fit(newest, found):
+                if agreement.may_be_empty(newest, found) and await self._had_no_key(newest):
                     self._at = newest
                 else:
                     self._anew = "the table was emptied, or put back to an older state"
@@ -254,7 +254,7 @@ class Mirroring:
                 return None, partitions
             step = step_of(spool.schema)
             await self._fit(spool, planned)
-            is_ours = begun is not None or standing.same(await writing.end(step), step)
+            is_ours = begun is not None or agreement.same(await writing.end(step), step)
         return step if is_ours else None, partitions
 
     async def _written(self, step: MirrorStep, rows: MirrorRows) -> bool:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from statebackend._columns.arrow import DataType, RecordBatch, Schema, pa
-from statebackend._mirroring.target import RowsAhead
+from statebackend._mirroring.target import EarlyRows
 from statebackend._reading.rows.layouts import KEY
 from statebackend.errors import KeyTypeError
 from statebackend.settings import MiB
@@ -21,7 +21,7 @@ class Spool:
     `ahead`: the target's own, which is given the rows as they come.
     """
 
-    def __init__(self, ahead: RowsAhead | None = None) -> None:
+    def __init__(self, ahead: EarlyRows | None = None) -> None:
         self.ahead: Final = ahead
         self.rows = 0
         self.schema: Schema | None = None
@@ -78,7 +78,7 @@ class Spool:
 
 
 @contextmanager
-def opened_spool(ahead: RowsAhead | None = None) -> Generator[Spool]:
+def opened_spool(ahead: EarlyRows | None = None) -> Generator[Spool]:
     """A spool whose file, if it needs one, goes with the context."""
     spool = Spool(ahead)
     try:

@@ -58,7 +58,7 @@ class MirrorTable(msgspec.Struct, frozen=True):
     may_grow: bool
 
 
-class RowsAhead(ABC):
+class EarlyRows(ABC):
     """Takes the rows of a step while they are still being read: see `MirrorTarget.ahead`."""
 
     @abstractmethod
@@ -88,7 +88,7 @@ class MirrorRows(msgspec.Struct, frozen=True):
     batches: Callable[[], Iterator[RecordBatch]]
     partitions: Sequence[int] | None = None
     is_single: bool = False
-    ahead: RowsAhead | None = None
+    ahead: EarlyRows | None = None
 
 
 class MirrorTarget(ABC):
@@ -132,8 +132,8 @@ class MirrorTarget(ABC):
         one. Rows and number at once, if the target can: else the number last.
         """
 
-    def ahead(self, mirror_id: str) -> RowsAhead | None:
-        """What takes the rows of a step that is about to be read, for `write` to have less to do; `None` for nothing.
+    def ahead(self, mirror_id: str) -> EarlyRows | None:
+        """Return a taker of the rows of a step that is about to be read, for `write` to have less to do; `None` for none.
 
         The step may come to nothing. Until `write` is called nobody else may see any of it.
         """

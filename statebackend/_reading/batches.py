@@ -117,7 +117,7 @@ class StateReading:
         self._concurrency_max = concurrency_max
         self._threads = threads
         self._meter = meter
-        self._hop_bytes = HOP_BYTES // 2  # the first hop is a short one: whoever takes the rows can begin
+        self._hop_bytes = HOP_BYTES // 2  # the first hop is a short one, so that its consumer begins early
         self._small: list[RecordBatch] = []
 
     async def run(self, steps: Iterable[ReadingStep], consume: Consume) -> None:

@@ -40,7 +40,7 @@ OF_MIRRORS: Final[Sequence[Mutant]] = (
     ),
     Mutant(
         "a step that was not written starts the mirror anew",
-        "statebackend._mirroring.standing",
+        "statebackend._mirroring.agreement",
         "return found.number == step.number - 1",
         "return False",
         "judge_anew",

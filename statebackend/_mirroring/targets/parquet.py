@@ -27,11 +27,11 @@ from statebackend._mirroring.target import (
     COMMITTED_AT,
     GENERATION,
     OP,
+    EarlyRows,
     MirrorMark,
     MirrorRows,
     MirrorTable,
     MirrorTarget,
-    RowsAhead,
     newest_view,
     rows_to_read_back,
 )
@@ -120,7 +120,7 @@ class ParquetTarget(MirrorTarget):
         with suppress(ObjectExistsError):  # another process has taken the same step
             await self._store.put_if_absent(f"{name}.parquet", [body])
 
-    def ahead(self, mirror_id: str) -> RowsAhead:
+    def ahead(self, mirror_id: str) -> EarlyRows:
         return _Ahead(self._compression, mirror_id)
 
     def _files(self, rows: MirrorRows) -> Iterator[tuple[memoryview, bool]]:
@@ -139,7 +139,7 @@ class ParquetTarget(MirrorTarget):
         yield self._encoded(held or [pa.RecordBatch.from_pylist([], schema=rows.schema)], rows.mirror_id), True
 
     def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> memoryview:
-        file = _File(self._compression, mirror_id, batches[0])
+        file = _LogFile(self._compression, mirror_id, batches[0])
         file.write(batches)
         return file.body()
 
@@ -155,7 +155,7 @@ class ParquetTarget(MirrorTarget):
         return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
 
 
-class _File:
+class _LogFile:
     """One file. `first`: rows whose schema it has, and which tell how its columns are encoded."""
 
     def __init__(self, compression: str, mirror_id: str, first: RecordBatch) -> None:
@@ -180,12 +180,12 @@ class _File:
         return memoryview(self._bytes.getvalue())
 
 
-class _Ahead(RowsAhead):
+class _Ahead(EarlyRows):
     """A file that is encoded while its rows are read. Each row group has twice as many bytes as the one before."""
 
     def __init__(self, compression: str, mirror_id: str) -> None:
         self._given = compression, mirror_id
-        self._file: _File | None = None
+        self._file: _LogFile | None = None
         self._held: list[RecordBatch] = []
         self._rows = 0
         self._group_bytes = GROUP_BYTES_MIN
@@ -208,7 +208,7 @@ class _Ahead(RowsAhead):
         held, self._held = self._held, []
         try:
             if not self._has_given_up:
-                self._file = self._file or _File(*self._given, held[0])
+                self._file = self._file or _LogFile(*self._given, held[0])
                 self._file.write(held)
         except pa.ArrowException:  # `write` meets it again, and says so
             self._has_given_up = True

@@ -60,7 +60,7 @@ class PostgresTarget(BlockingTarget):
         return cls(urlunsplit(url._replace(query=urlencode(query))), table)
 
     def _understood(self, url: str) -> Mapping[str, Any]:
-        """What the URL says. Raises `InputError`, which does not show it: it may have a password."""
+        """The parts of the URL. Raises `InputError`, which does not show it: it may have a password."""
         try:
             found: Mapping[str, Any] = self._psycopg.conninfo.conninfo_to_dict(url)
         except self._psycopg.ProgrammingError as error:
