@@ -133,7 +133,7 @@ class MirrorTarget(ABC):
         """
 
     def ahead(self, mirror_id: str) -> EarlyRows | None:
-        """Return a taker of the rows of a step that is about to be read, for `write` to have less to do; `None` for none.
+        """Return a taker of the rows of a step that is about to be read, so that `write` has less to do; or `None`.
 
         The step may come to nothing. Until `write` is called nobody else may see any of it.
         """
