@@ -5,8 +5,8 @@ nanoseconds each, but only of one width per call. So strings of different length
 and their last eight, which overlap, if they have 8 to 15, and likewise at each power of two: two calls for each.
 """
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ Flags = npt.NDArray[np.bool_]
 
 COMPARED_AT_ONCE: Final = 128
 """Strings of more bytes are compared one by one."""
+WORDS_BYTES_MAX: Final = 256
+"""Bytes of an array for each string moved, up to which a copy of it in words, if it needs one, pays."""
+SPREAD_MAX: Final = 8
+"""Bytes of an array for each byte of strings in it, up to which it is copied rather than the strings moved together."""
 
 
 class Fixed(NamedTuple):
@@ -56,6 +60,7 @@ class Strings(NamedTuple):
 
 
 Column: TypeAlias = Fixed | Strings
+C = TypeVar("C", bound=Fixed | Strings)
 
 
 def items_at(data: Octets, width: int) -> npt.NDArray[np.void]:
@@ -101,7 +106,8 @@ def gathered(data: Octets, starts: Integers, lengths: Integers) -> Octets:
     if total == len(lengths) * (width := int(lengths[0])) and (lengths == width).all():
         return items_at(data, width)[starts].view(np.uint8)
     out = np.empty(total, np.uint8)
-    places, words = starts_of(lengths), words_of(data)
+    places = starts_of(lengths)
+    words = words_of(data) if len(data) <= WORDS_BYTES_MAX * len(lengths) else None
     for width, chosen in _classes(lengths):
         from_, to = starts[chosen], places[chosen]
         target = items_at(out, width)
@@ -110,6 +116,31 @@ def gathered(data: Octets, starts: Integers, lengths: Integers) -> Octets:
         if rest.any():
             target[to + rest] = _items(data, words, from_ + rest, width)
     return out
+
+
+def packed(column: C) -> C:
+    """The same column; strings lie in an array of their own, one behind the other."""
+    if isinstance(column, Strings):
+        octets = gathered(column.data, column.starts, column.lengths)
+        return column._replace(data=octets, starts=starts_of(column.lengths))
+    return column
+
+
+def joined(columns: Sequence[Column]) -> Column:
+    """The values of columns of one type, one behind the other."""
+    if len(columns) == 1:
+        return columns[0]
+    valid = None
+    if any(each.valid is not None for each in columns):
+        valid = np.concatenate([_valid(each) for each in columns])
+    if isinstance(columns[0], Fixed):
+        values: npt.NDArray[Any] = np.concatenate([each.values for each in columns if isinstance(each, Fixed)])
+        return Fixed(values, valid)
+    strings = [_dense(each) for each in columns if isinstance(each, Strings)]
+    begins = starts_of(np.array([len(each.data) for each in strings]))
+    starts = np.concatenate([each.starts + begin for each, begin in zip(strings, begins.tolist(), strict=True)])
+    data: Octets = np.concatenate([each.data for each in strings])
+    return Strings(data, starts, np.concatenate([each.lengths for each in strings]), valid)
 
 
 def are_equal(data: Octets, starts: Integers, others: Octets, other_starts: Integers, lengths: Integers) -> Flags:
@@ -137,8 +168,8 @@ def _same_items(data: Octets, starts: Integers, others: Octets, other_starts: In
     return same
 
 
-def _items(data: Octets, words: npt.NDArray[np.uint64], starts: Integers, width: int) -> npt.NDArray[np.void]:
-    if width > 8:
+def _items(data: Octets, words: npt.NDArray[np.uint64] | None, starts: Integers, width: int) -> npt.NDArray[np.void]:
+    if width > 8 or words is None:
         return items_at(data, width)[starts]
     return word_at(words, starts).astype(f"<u{width}").view(f"V{width}")
 
@@ -155,3 +186,13 @@ def _classes(lengths: Integers) -> Iterator[tuple[int, Any]]:
         chosen = np.flatnonzero((lengths >= width) & (lengths < 2 * width))
         if len(chosen):
             yield width, chosen
+
+
+def _valid(column: Column) -> Flags:
+    count = len(column.values) if isinstance(column, Fixed) else len(column.lengths)
+    return np.ones(count, np.bool_) if column.valid is None else column.valid
+
+
+def _dense(strings: Strings) -> Strings:
+    """The strings, in an array that they fill well enough for it to be copied."""
+    return strings if len(strings.data) <= SPREAD_MAX * strings.nbytes else packed(strings)

@@ -9,6 +9,7 @@ Rows are in order of key group, then of hash. Where an array begins follows from
 column of many rows in many pages is read by one call of numpy. Places take two bytes in pages below 64 KiB, else four.
 """
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,7 +19,17 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.change_sets.changes import GROUP, KeyGroups
-from statebackend._codec.columns import Column, Fixed, Integers, Octets, Strings, gathered, items_at, starts_of
+from statebackend._codec.columns import (
+    Column,
+    Fixed,
+    Flags,
+    Integers,
+    Octets,
+    Strings,
+    gathered,
+    items_at,
+)
+from statebackend._codec.page_arrays import PageArrays
 from statebackend._codec.xxh64 import Hashes
 
 PAGE_BYTES_MIN: Final = 4096
@@ -84,15 +95,18 @@ class PageLayout:
         Raises `ValueError` for a row that is larger than a page.
         """
         eighth = len(self.columns)  # eighths of a byte for each row, rounded up once for each page
+        sizes, room = 8 * (self._row + strings) + eighth, 8 * (self.page_bytes - self._constant - eighth)
+        least, most = int(sizes.min(initial=room)), int(sizes.max(initial=0))
+        if most > room:
+            raise ValueError("a row is larger than a page")
+        if least == most:
+            return [*range(0, len(strings), room // most), len(strings)]
         ends = np.zeros(len(strings) + 1, np.int64)
-        np.cumsum(8 * (self._row + strings) + eighth, out=ends[1:])
-        reached, room = ends.tolist(), 8 * (self.page_bytes - self._constant - eighth)
-        begins = [0]
-        while begins[-1] < len(strings):
-            begin = begins[-1]
-            if (end := bisect_right(reached, reached[begin] + room, begin) - 1) == begin:
-                raise ValueError("a row is larger than a page")
-            begins.append(end)
+        np.cumsum(sizes, out=ends[1:])
+        reached, begins = ends.data, [0]
+        while (begin := begins[-1]) < len(strings):
+            beyond = min(len(strings) + 1, begin + room // least + 2)
+            begins.append(bisect_right(reached, reached[begin] + room, begin, beyond) - 1)
         return begins
 
     # ------------------------------------------------------------------------------------------------------- writing
@@ -111,50 +125,48 @@ class PageLayout:
         out = np.zeros(len(counts) * self.page_bytes, np.uint8)
         starts = np.arange(len(counts)) * self.page_bytes
         items_at(out, 4)[starts] = counts.astype("<u4").view("V4")
-        page = np.repeat(np.arange(len(counts)), counts)
-        at, row, count = starts[page], np.arange(len(page)) - np.repeat(starts_with[:-1], counts), counts[page]
-        items_at(out, 8)[at + _HEAD + 8 * row] = np.ascontiguousarray(hashes, "<u8").view("V8")
-        items_at(out, 2)[at + _HEAD + 8 * count + 2 * row] = np.ascontiguousarray(groups, "<u2").view("V2")
+        arrays = PageArrays(out, self.page_bytes, counts)
+        arrays.write(_HEAD, 0, np.ascontiguousarray(hashes, "<u8"))
+        arrays.write(_HEAD, 8, np.ascontiguousarray(groups, "<u2"))
         free = self.fixed_bytes(counts)  # where in each page the next strings begin
-        for each, (constant, of_row), column in zip(self.arrays, self._at, (*keys, *columns), strict=True):
-            width = self.dtype_of(each).itemsize
-            array = at + constant + of_row * count + width * row
+        for (constant, of_row), column in zip(self._at, (*keys, *columns), strict=True):
             if isinstance(column, Fixed):
-                items_at(out, width)[array] = np.ascontiguousarray(column.values).view(f"V{width}")
+                arrays.write(constant, of_row, np.ascontiguousarray(column.values))
             else:
-                free = self._write_strings(out, column, begins, starts, free=free, array=array)
-        for number, column in enumerate(columns):
-            self._write_valid(out, number, column, counts, starts)
+                free = self._write_strings(arrays, column, starts_with, free, constant=constant, of_row=of_row)
+        self._write_valid(out, columns, counts, starts)
         return out
 
     def _write_strings(
-        self, out: Pages, column: Strings, begins: Sequence[int], starts: Integers, *, free: Integers, array: Integers
+        self, arrays: PageArrays, column: Strings, begins: Integers, free: Integers, *, constant: int, of_row: int
     ) -> Integers:
         """Write strings and their places. Returns where the strings of the next column begin."""
         octets, width = gathered(column.data, column.starts, column.lengths), self._place.itemsize
         ends = np.zeros(len(column.lengths) + 1, np.int64)
         np.cumsum(column.lengths, out=ends[1:])
-        bounds = ends[np.asarray(begins)]
+        bounds = ends[begins]
         in_page = np.repeat(free - bounds[:-1], np.diff(begins))  # from places in `octets` to places in the page
-        places = items_at(out, width)
-        places[array] = (ends[:-1] + in_page).astype(self._place).view(f"V{width}")
-        lasts = np.asarray(begins[1:], np.int64) - 1
-        places[array[lasts] + width] = (ends[1:][lasts] + in_page[lasts]).astype(self._place).view(f"V{width}")
-        for to, begin, end in zip((starts + free).tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        arrays.write(constant, of_row, (ends[:-1] + in_page).astype(self._place))
+        arrays.write(constant + width, of_row, (ends[1:] + in_page).astype(self._place))
+        out, beyond = arrays.pages, free + np.diff(bounds)
+        starts = np.arange(len(free)) * self.page_bytes + free
+        for to, begin, end in zip(starts.tolist(), bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             out[to : to + end - begin] = octets[begin:end]
-        beyond: Integers = free + (bounds[1:] - bounds[:-1])
         return beyond
 
-    def _write_valid(self, out: Pages, number: int, column: Column, counts: Integers, starts: Integers) -> None:
-        begins = starts + self._constant + self._row * counts + number * ((counts + 7) // 8)
-        first = 0
-        for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
-            octets = (count + 7) // 8
-            if column.valid is None:
-                out[begin : begin + octets] = 255
-            else:
-                out[begin : begin + octets] = np.packbits(column.valid[first : first + count], bitorder="little")
-            first += count
+    def _write_valid(self, out: Pages, columns: Sequence[Column], counts: Integers, starts: Integers) -> None:
+        octets = (counts + 7) // 8
+        begins = starts + self._constant + self._row * counts
+        ends = begins + len(columns) * octets
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            out[begin:end] = 255
+        for number, column in enumerate(columns):
+            if column.valid is not None:
+                first = 0
+                for begin, count in zip((begins + number * octets).tolist(), counts.tolist(), strict=True):
+                    packed = np.packbits(column.valid[first : first + count], bitorder="little")
+                    out[begin : begin + len(packed)] = packed
+                    first += count
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -170,12 +182,9 @@ class PageLayout:
         """These rows of these pages."""
         return PageRows(self, pages, page * self.page_bytes, row, self.counts(pages)[page])
 
-    def all_rows(self, pages: Pages) -> "PageRows":
+    def all_rows(self, pages: Pages) -> "Rows":
         """Every row, in order."""
-        counts = self.counts(pages)
-        page = np.repeat(np.arange(len(counts)), counts)
-        row = np.arange(len(page)) - np.repeat(starts_of(counts), counts)
-        return PageRows(self, pages, page * self.page_bytes, row, counts[page])
+        return AllRows(self, pages, self.counts(pages))
 
     def place_of(self, number: int) -> tuple[int, int]:
         """Where one of `arrays` begins in a page: a constant, and the bytes for each row of the page before it."""
@@ -187,17 +196,78 @@ class PageLayout:
         return self._constant, self._row
 
 
-class PageRows:
-    """Some rows of pages, to be read column by column. `at`: where the page of each begins, which has `count` rows."""
+class Rows(ABC):
+    """Rows of pages, to be read column by column."""
 
-    __slots__ = ("_at", "_count", "_pages", "_row", "layout")
+    __slots__ = ("_pages", "layout")
 
-    def __init__(self, layout: PageLayout, pages: Pages, at: Integers, row: Integers, count: Integers) -> None:
+    def __init__(self, layout: PageLayout, pages: Pages) -> None:
         self.layout: Final = layout
         self._pages = pages
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def _page_at(self) -> Integers:
+        """Where the page of each row begins."""
+
+    @abstractmethod
+    def _items(self, constant: int, of_row: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """An item for each row, of an array that begins in its page behind these bytes, and these for each row."""
+
+    @abstractmethod
+    def _bits(self, number: int) -> Flags:
+        """The validity of a value column."""
+
+    def hashes(self) -> Hashes:
+        """The hash of each row's key."""
+        return self._items(_HEAD, 0, np.dtype("<u8"))
+
+    def groups(self) -> KeyGroups:
+        """The key group of each row."""
+        return self._items(_HEAD, 8, np.dtype("<u2")).astype(GROUP)
+
+    def keys(self) -> Sequence[Column]:
+        """The keys, a column for each part. Strings share the memory of the pages."""
+        return [self._array(number) for number in range(len(self.layout.keys))]
+
+    def columns(self, names: Mapping[str, Any] | None = None) -> Mapping[StoredColumn, Column]:
+        """The value columns, or those of `names`."""
+        found: dict[StoredColumn, Column] = {}
+        for number, each in enumerate(self.layout.columns):
+            if names is None or each.name in names:
+                valid = self._bits(number)
+                column = self._array(len(self.layout.keys) + number)
+                found[each] = column._replace(valid=None if valid.all() else valid)
+        return found
+
+    def _array(self, number: int) -> Column:
+        column = self.layout.arrays[number]
+        constant, of_row = self.layout.place_of(number)
+        dtype = self.layout.dtype_of(column)
+        values = self._items(constant, of_row, dtype)
+        if column.item != STRING:
+            return Fixed(values != 0 if dtype == np.bool_ else values)
+        starts = values.astype(np.int64)
+        ends = self._items(constant + dtype.itemsize, of_row, dtype).astype(np.int64)
+        if (starts > ends).any() or ends.max(initial=0) > self.layout.page_bytes:
+            raise ValueError("a string that is not in its page")
+        return Strings(self._pages, self._page_at + starts, ends - starts)
+
+
+class PageRows(Rows):
+    """Some rows of pages. `at`: where the page of each begins, which has `count` rows."""
+
+    __slots__ = ("_at", "_bit_places", "_count", "_row")
+
+    def __init__(self, layout: PageLayout, pages: Pages, at: Integers, row: Integers, count: Integers) -> None:
+        super().__init__(layout, pages)
         self._at = at
         self._row = row
         self._count = count
+        self._bit_places: tuple[Integers, Integers, Octets] | None = None
 
     def __len__(self) -> int:
         return len(self._row)
@@ -215,51 +285,56 @@ class PageRows:
         """How many rows the page of each row has."""
         return self._count
 
-    def hashes(self) -> Hashes:
-        """The hash of each row's key."""
-        found: Hashes = items_at(self._pages, 8)[self._at + _HEAD + 8 * self._row].view("<u8")
-        return found
-
     def hashes_from(self, count: int) -> Hashes:
         """The hashes of each row and those behind it, `count` in all, which may be more than the page has."""
         found: Hashes = items_at(self._pages, 8 * count)[self._at + _HEAD + 8 * self._row].view("<u8")
         return found.reshape(-1, count)
 
-    def groups(self) -> KeyGroups:
-        """The key group of each row."""
-        places = self._at + _HEAD + 8 * self._count + 2 * self._row
-        found: KeyGroups = items_at(self._pages, 2)[places].view("<u2").astype(GROUP)
+    @property
+    def _page_at(self) -> Integers:
+        return self._at
+
+    def _items(self, constant: int, of_row: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        places = self._at + dtype.itemsize * self._row
+        places += constant
+        if of_row:
+            places += of_row * self._count
+        found: npt.NDArray[Any] = items_at(self._pages, dtype.itemsize)[places].view(dtype)
         return found
 
-    def keys(self) -> Sequence[Column]:
-        """The keys, a column for each part. Strings share the memory of the pages."""
-        return [self._array(number) for number in range(len(self.layout.keys))]
+    def _bits(self, number: int) -> Flags:
+        if self._bit_places is None:  # the same for all columns, but for so many bytes more for each
+            constant, of_row = self.layout.valid_at
+            first = self._at + constant + of_row * self._count + (self._row >> 3)
+            self._bit_places = first, (self._count + 7) // 8, (self._row & 7).astype(np.uint8)
+        first, size, bit = self._bit_places
+        found: Flags = (self._pages[first + number * size] >> bit & 1).view(np.bool_)
+        return found
 
-    def columns(self, names: Mapping[str, Any] | None = None) -> Mapping[StoredColumn, Column]:
-        """The value columns, or those of `names`."""
-        wanted = enumerate(self.layout.columns)
-        return {each: self._value(number) for number, each in wanted if names is None or each.name in names}
 
-    def _value(self, number: int) -> Column:
+class AllRows(Rows):
+    """All rows of some pages, which have `counts` rows."""
+
+    __slots__ = ("_arrays", "_counts")
+
+    def __init__(self, layout: PageLayout, pages: Pages, counts: Integers) -> None:
+        super().__init__(layout, pages)
+        self._counts = counts
+        self._arrays = PageArrays(pages, layout.page_bytes, counts)
+
+    def __len__(self) -> int:
+        return int(self._counts.sum())
+
+    @property
+    def _page_at(self) -> Integers:
+        return np.repeat(np.arange(len(self._counts)) * self.layout.page_bytes, self._counts)
+
+    def _items(self, constant: int, of_row: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        return self._arrays.read(constant, of_row, dtype)
+
+    def _bits(self, number: int) -> Flags:
         constant, of_row = self.layout.valid_at
-        octet = self._at + constant + of_row * self._count + number * ((self._count + 7) // 8) + (self._row >> 3)
-        valid = (self._pages[octet] >> (self._row & 7).astype(np.uint8) & 1).view(np.bool_)
-        return self._array(len(self.layout.keys) + number)._replace(valid=None if valid.all() else valid)
-
-    def _array(self, number: int) -> Column:
-        column = self.layout.arrays[number]
-        constant, of_row = self.layout.place_of(number)
-        dtype = self.layout.dtype_of(column)
-        places = self._at + constant + of_row * self._count + dtype.itemsize * self._row
-        items = items_at(self._pages, dtype.itemsize)
-        values: npt.NDArray[Any] = items[places].view(dtype)
-        if column.item != STRING:
-            return Fixed(values != 0 if dtype == np.bool_ else values)
-        starts = values.astype(np.int64)
-        ends = items[places + dtype.itemsize].view(dtype).astype(np.int64)
-        if (starts > ends).any() or ends.max(initial=0) > self.layout.page_bytes:
-            raise ValueError("a string that is not in its page")
-        return Strings(self._pages, self._at + starts, ends - starts)
+        return self._arrays.bits(constant, of_row, number)
 
 
 def dtype_of(item: str) -> np.dtype[Any]:

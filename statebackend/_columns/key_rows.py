@@ -63,6 +63,11 @@ class KeyRows:
         self._settle_repeated()
         return np.flatnonzero(self._is_live[: self.used])
 
+    def live_flags(self) -> Flags:
+        """For each row below `used`, if it has a key: to be read before anything changes."""
+        self._settle_repeated()
+        return self._is_live[: self.used]
+
     def are_live(self, rows: Integers) -> bool:
         """True if each of these rows has a key."""
         return not len(rows) or bool(rows.min() >= 0 and rows.max() < self.used and self._is_live[rows].all())

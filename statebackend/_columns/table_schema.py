@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.change_sets.column_changes import ColumnChanges
+from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Strings
 from statebackend._columns.arrow import DataType, Schema, column_of, item_of, pa
 from statebackend._columns.fitting import array_of_values
@@ -212,15 +212,20 @@ def default_column(schema: ColumnSchema, count: int) -> Column:
 
 
 def stored_columns(changes: ColumnChanges, declared: TableSchema) -> Mapping[str, Column]:
-    """A column of the changes for each declared one: widened, or of defaults if the changes have none.
+    """A column of the changes for each declared one, as `declared_columns`."""
+    return declared_columns(changes.columns, changes.sets, declared)
+
+
+def declared_columns(stored: Mapping[str, Typed], count: int, declared: TableSchema) -> Mapping[str, Column]:
+    """Of `count` stored rows, a column for each declared one: widened, or of defaults if there is none.
 
     Raises `ValueDecodeError` for one of a type that cannot become the declared one.
     """
     found: dict[str, Column] = {}
     for each in declared.columns:
-        typed = changes.columns.get(each.name)
+        typed = stored.get(each.name)
         if typed is None:
-            found[each.name] = default_column(each, changes.sets)
+            found[each.name] = default_column(each, count)
         elif typed.type == each.type:
             found[each.name] = typed.column
         elif is_wider(each.type, typed.type):

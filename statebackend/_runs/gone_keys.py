@@ -91,10 +91,14 @@ class GoneKeys:
             yield from ColumnChanges(state_id, groups, typed, {}, drops=len(some)).cut(PART_BYTES_MAX)
 
 
+def count_of(rows: KeyRows, origins: Any, origin: int) -> int:
+    """The number of keys with this origin."""
+    return int(np.count_nonzero((origins[: rows.used] == origin) & rows.live_flags()))
+
+
 def settle_origins(rows: KeyRows, origins: Any, which: Callable[[HashedKeys], Flags]) -> None:
     """Look up those keys of which it is not known if a run has them, by `which`, and put it into their `origins`."""
-    live = rows.live()
-    unknown = live[origins[live] == UNKNOWN]
+    unknown = np.flatnonzero((origins[: rows.used] == UNKNOWN) & rows.live_flags())
     if len(unknown):
         there = which(HashedKeys(rows.keys(unknown), rows.hashes(unknown)))
         origins[unknown] = np.where(there, IN_RUNS, IN_NO_RUN)

@@ -12,13 +12,13 @@ import numpy as np
 
 from statebackend._codec.change_sets.changes import PART_BYTES_MAX, PART_RECORDS_MAX, Changes
 from statebackend._codec.change_sets.column_changes import Typed
-from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
+from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of, places_in_order
 from statebackend._codec.columns import Flags, Integers
 from statebackend._columns.growable import FixedColumn, StringColumn
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.table_schema import TableSchema
 from statebackend._runs.layers import Layers
-from statebackend._runs.merged_streams import behind, hashes_of
+from statebackend._runs.merged_streams import hashes_of, laid_over
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend.ids import KeyGroupRange, ranges_of
 
@@ -50,27 +50,26 @@ class MergedRuns(Placed):
         self._is_changed = is_changed
         self._wanted = wanted
         wanted.pause()
-        live = rows.live()
-        live = live[is_changed[live]]
+        live = np.flatnonzero(rows.live_flags() & is_changed[: rows.used])
         hashes = rows.hashes(live)
         groups = rows.groups_of(hashes)
         wanted.pause()
-        chosen = np.flatnonzero(wanted.which()[groups])
-        chosen = chosen[np.lexsort((hashes[chosen], groups[chosen]))]
+        if not (is_wanted := wanted.which()[groups]).all():
+            live, hashes, groups = live[is_wanted], hashes[is_wanted], groups[is_wanted]
+        orders = orders_of(hashes, groups)
+        places = places_in_order(orders, hashes, kind="quicksort")
         wanted.pause()
-        self._live = live[chosen]
-        self._orders = orders_of(hashes[chosen], groups[chosen])
+        self._live, self._orders = live[places], orders[places]
         left = gone.hashes(gone.live())
-        over = [self._orders, np.sort(orders_of(left, gone.groups_of(left)))]
-        self._over: Integers = np.concatenate(over)
-        self._over.sort(kind="stable")
+        self._gone_orders: Integers = np.sort(orders_of(left, gone.groups_of(left)))
 
     def changes(self, span: KeyGroupRange) -> Iterator[Changes]:
         for groups in ranges_of(self._wanted.within(span)):
             at, end = np.searchsorted(self._orders, (groups.first << _BITS, (groups.last + 1) << _BITS)).tolist()
             for run, beyond in self._runs.stream(groups, self._schema, first=self._first):
                 until = min(end, int(np.searchsorted(self._orders, beyond)))
-                yield from self._merged(run, self._live[at:until])
+                yield from self._merged(run, beyond, self._live[at:until])
+                del run
                 at = until
                 self._wanted.pause()
             for start in range(at, end, PART_RECORDS_MAX):
@@ -87,26 +86,28 @@ class MergedRuns(Placed):
             hashes=hashes,
         )
 
-    def _merged(self, run: PagedChanges, rows: Integers) -> Iterator[PagedChanges]:
-        left = np.flatnonzero(~self._is_over(run))
-        over = self._overlay(rows)
-        if len(left):
-            both = behind(run.taken(left), over, self._schema)
-            over = both.taken(np.lexsort((hashes_of(both), both.groups)))
-        if over.records:
-            yield from over.cut(PART_BYTES_MAX)
+    def _merged(self, run: PagedChanges, beyond: int, rows: Integers) -> Iterator[PagedChanges]:
+        """The rows of a run, below `beyond` or at it, with these of the overlay, below it, laid over them."""
+        is_over = self._is_over(run, beyond)
+        older = run.taken(np.flatnonzero(~is_over)) if is_over.any() else run
+        found = laid_over(older, self._overlay(rows), self._schema)
+        if found is not None:
+            yield from found.cut(PART_BYTES_MAX)
 
-    def _is_over(self, run: PagedChanges) -> Flags:
-        """For each row of a run, if the overlay has its key, or it is gone."""
+    def _is_over(self, run: PagedChanges, beyond: int) -> Flags:
+        """For each row of a run, if it is gone; at `beyond`, as the overlay's come later, also if that has its key."""
         hashes = hashes_of(run)
         orders = orders_of(hashes, run.groups)
-        places = np.searchsorted(self._over, orders)
-        perhaps = np.flatnonzero(self._over.take(places, mode="clip") == orders) if len(self._over) else places[:0]
         is_over: Flags = np.zeros(len(orders), np.bool_)
-        if len(perhaps):
-            keys = [each.taken(perhaps) for each in run.key_parts]
-            is_over[perhaps] = self._gone.find(keys, hashes[perhaps]) >= 0
-            rows = self._rows.find(keys, hashes[perhaps])
+        if len(self._gone_orders):
+            places = np.searchsorted(self._gone_orders, orders)
+            perhaps = np.flatnonzero(self._gone_orders.take(places, mode="clip") == orders)
+            if len(perhaps):
+                keys = [each.taken(perhaps) for each in run.key_parts]
+                is_over[perhaps] = self._gone.find(keys, hashes[perhaps]) >= 0
+        last = np.flatnonzero(orders >= beyond)
+        if len(last):
+            rows = self._rows.find([each.taken(last) for each in run.key_parts], hashes[last])
             there = np.flatnonzero(rows >= 0)
-            is_over[perhaps[there]] |= self._is_changed[rows[there]]
+            is_over[last[there]] |= self._is_changed[rows[there]]
         return is_over

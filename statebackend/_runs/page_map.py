@@ -8,25 +8,25 @@
 No two bases stand for one key group, so neither do two pages for one key. Immutable: a copy of a table shares it.
 """
 
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.column_changes import Typed
 from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
-from statebackend._codec.columns import Flags, Integers, Octets
-from statebackend._codec.pages import PageLayout, PageRows
+from statebackend._codec.columns import Flags, Integers, Octets, packed
+from statebackend._codec.pages import PageLayout, PageRows, Rows
 from statebackend._codec.xxh64 import Hashes
-from statebackend._columns.keys import HashedKeys, taken
+from statebackend._columns.keys import HashedKeys
 from statebackend._runs.in_page import Scratch, matching
-from statebackend._runs.mapped import copied
 from statebackend._runs.overlay_memory import OverlayMemory
-from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
+from statebackend._runs.page_reader import PageReader
+from statebackend._runs.run_file import RunPart, decoded, proper
 from statebackend._tables.key_groups import groups_of_hashes
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend.ids import KeyGroupRange, all_key_groups, ranges_of
@@ -81,15 +81,16 @@ class PlacedPart(NamedTuple):
 
 
 class FoundRows(NamedTuple):
-    """Rows that a look-up has found, good until the next ones, and their numbers among the keys, ascending."""
+    """Rows that a look-up has found, good until the next ones, and their numbers among the keys."""
 
     numbers: Integers
     rows: PageRows
     key: str
 
-    def changes(self) -> PagedChanges:
-        """The changes that set the rows. Raises `CorruptSegmentError`."""
-        return proper(self.key, lambda: PagedChanges.of_rows(0, self.rows))
+    def values(self) -> Mapping[str, Typed]:
+        """The values, by column: they stay good. Raises `CorruptSegmentError`."""
+        columns = proper(self.key, self.rows.columns)
+        return {each.name: Typed(each.type, packed(column)) for each, column in columns.items()}
 
 
 class TakesRuns(ABC):
@@ -156,6 +157,26 @@ class _StreamedPages(NamedTuple):
     pages: range
     order: int
 
+    def rows(self) -> PagedChanges | None:
+        """The rows of the groups. Raises as `RunPart.read`."""
+        part = self.part
+        pages = np.empty(len(self.pages) * part.head.page_bytes, np.uint8)
+        part.read(np.arange(self.pages.start, self.pages.stop), pages)
+        return decoded(part, pages).of_groups((self.groups,))
+
+
+class _Sought(NamedTuple):
+    """Keys to look up, in order: the number and order of each, and the fence whose page should have it."""
+
+    numbers: Integers
+    keys: HashedKeys
+    orders: Integers
+    fences: Integers
+
+    def taken(self, chosen: Any) -> "_Sought":
+        """Those at these places."""
+        return _Sought(self.numbers[chosen], self.keys.taken(chosen), self.orders[chosen], self.fences[chosen])
+
 
 class PageMap:
     """The pages of one state. `parts` are in order within each base."""
@@ -167,13 +188,10 @@ class PageMap:
         self._max_parallelism = max_parallelism
         self._scratch = Scratch() if scratch is None else scratch
         self._parts = [each.part for each in self.parts]
-        first: Integers = np.cumsum([0, *(part.head.pages for part in self._parts)])
-        self._first_pages: Integers = first[:-1]
-        self._checksums = np.concatenate([np.empty(0, np.uint32), *(part.tail.checksums for part in self._parts)])
-        self._is_proved: Flags = np.zeros(len(self._checksums), np.bool_)  # of those that were copied
+        self._reader = PageReader(self._parts)
         self._layouts: list[PageLayout] = []
-        self._layout_of = [self._layout_number(part) for part in self._parts]
-        self._fences, self._pages, self._is_first = self._fenced(first)
+        self._layout_of = np.array([self._layout_number(part) for part in self._parts], np.int64)
+        self._fences, self._pages, self._is_first = self._fenced(self._reader.first_pages)
         self.all_groups: Final = all_key_groups(max_parallelism)
         self.num_new: int | None = None
         """How many of its rows have a key that no layer below has, once that is counted (`Layers`)."""
@@ -195,22 +213,26 @@ class PageMap:
 
     def _find(self, keys: HashedKeys, buffer: Octets) -> Iterator[FoundRows]:
         orders = self._orders(keys.hashes)
-        sorted_numbers = np.argsort(orders, kind="stable")
-        fences = np.searchsorted(self._fences, orders[sorted_numbers], side="right") - 1
-        numbers = sorted_numbers
-        while len(numbers):
-            missed: list[Integers] = []
-            for some in self._together(fences):
-                is_found = np.zeros(len(some), np.bool_)
-                for found in self._find_in(keys, orders, numbers[some], fences[some], buffer):
+        numbers = np.argsort(orders)
+        orders = orders[numbers]
+        fences = np.searchsorted(self._fences, orders, side="right") - 1
+        sought = _Sought(numbers, keys.taken(numbers), orders, fences)
+        while len(sought.numbers):
+            there = np.flatnonzero(self._pages[sought.fences] != NO_PAGE)
+            sought = sought if len(there) == len(sought.numbers) else sought.taken(there)
+            missed: list[Integers] = [there[:0]]
+            for begin, end in self._together(sought.fences):
+                some = sought.taken(slice(begin, end))
+                is_found = np.zeros(end - begin, np.bool_)
+                for found in self._find_in(some, buffer):
                     is_found[found.numbers] = True
-                    yield found._replace(numbers=numbers[some][found.numbers])
-                missed.append(some[~is_found])
+                    yield found._replace(numbers=some.numbers[found.numbers])
+                missed.append(begin + np.flatnonzero(~is_found))
             left = np.concatenate(missed)
             # The page before may end with rows of the same order.
-            behind = fences[left]
-            again = (self._fences[behind] == orders[numbers[left]]) & ~self._is_first[behind]
-            numbers, fences = numbers[left[again]], behind[again] - 1
+            behind = sought.fences[left]
+            again = (self._fences[behind] == sought.orders[left]) & ~self._is_first[behind]
+            sought = sought.taken(left[again])._replace(fences=behind[again] - 1)
 
     def which(self, keys: HashedKeys) -> Flags:
         """For each key, if there is a row of it."""
@@ -227,12 +249,9 @@ class PageMap:
         pieces = sorted(self._pieces(span), key=lambda piece: piece.groups.first)
         orders = [each.order for each in pieces[1:]]
         for piece, beyond in zip(pieces, [*orders, (span.last + 1) << _BITS], strict=False):
-            part = piece.part
-            pages = np.empty(len(piece.pages) * part.head.page_bytes, np.uint8)
-            part.read(np.arange(piece.pages.start, piece.pages.stop), pages)
-            changes = proper(part.key, partial(_decoded, part, pages))
-            if (wanted := changes.of_groups((piece.groups,))) is not None:
+            if (wanted := piece.rows()) is not None:
                 yield wanted, beyond
+            del wanted  # before the next pages are read
 
     def _pieces(self, span: KeyGroupRange) -> Iterator["_StreamedPages"]:
         """The steps of a stream of these key groups, in order within each base."""
@@ -297,87 +316,32 @@ class PageMap:
         order = np.lexsort((all_pages, all_fences))
         return all_fences[order], all_pages[order], np.concatenate(is_first)[order]
 
-    def _together(self, fences: Integers) -> Iterator[Integers]:
-        """Keys, in order of their fences, that are looked up together, in pages that fit into memory."""
-        pages = self._pages[fences]
-        there = np.flatnonzero(pages != NO_PAGE)
-        if len(there) < len(pages):
-            yield np.flatnonzero(pages == NO_PAGE)
-        largest = max(layout.page_bytes for layout in self._layouts)
-        most = max(1, READ_BYTES_MAX // largest)
-        is_next = np.ones(len(there), np.bool_)
-        is_next[1:] = np.diff(fences[there]) != 0
-        number = (np.cumsum(is_next) - 1) // most
-        cuts = np.flatnonzero(np.diff(number)) + 1
-        if len(there):
-            yield from np.split(there, cuts)
+    def _together(self, fences: Integers) -> Iterator[tuple[int, int]]:
+        """From where to where keys are looked up together: their pages fit into memory."""
+        most = max(1, READ_BYTES_MAX // max(layout.page_bytes for layout in self._layouts))
+        begins = np.flatnonzero(fences[1:] != fences[:-1]) + 1
+        if len(fences):
+            yield from pairwise([0, *begins[most - 1 :: most].tolist(), len(fences)])
 
-    def _find_in(
-        self, keys: HashedKeys, orders: Integers, numbers: Integers, fences: Integers, buffer: Octets
-    ) -> Iterator[FoundRows]:
+    def _find_in(self, sought: _Sought, buffer: Octets) -> Iterator[FoundRows]:
         """The rows of these keys in their pages, one for each key, in order; numbers count from the first of them."""
-        pages = self._pages[fences]
-        if not len(pages) or pages[0] == NO_PAGE:
-            return
-        part_of = np.searchsorted(self._first_pages, pages, side="right") - 1
-        layouts = np.asarray(self._layout_of)[part_of]
+        pages = self._pages[sought.fences]
+        layouts = self._layout_of[self._reader.parts_of(pages)]
         for number, layout in enumerate(self._layouts):
             if not len(chosen := np.flatnonzero(layouts == number)):
                 continue
-            wanted, key = numbers[chosen], self._parts[int(part_of[chosen[0]])].key
-            rows = self._read(layout, pages[chosen], buffer)
-            low, own = self._fences[fences[chosen]], orders[wanted]
-            high = self._fences.take(fences[chosen] + 1, mode="clip")
-            shares = (own - low) / np.maximum(high - low, 1)
-            match = partial(matching, rows, own, keys.hashes[wanted], taken(keys.parts, wanted), shares)
+            if len(chosen) < len(pages):
+                wanted, read = sought.taken(chosen), pages[chosen]
+            else:
+                wanted, read = sought, pages
+            key, rows = self._reader.read(layout, read, buffer)
+            low = self._fences[wanted.fences]
+            high = self._fences.take(wanted.fences + 1, mode="clip")
+            shares = (wanted.orders - low) / np.maximum(high - low, 1)
+            match = partial(matching, rows, wanted.orders, wanted.keys.hashes, wanted.keys.parts, shares)
             found, steps = proper(key, match)
             if len(found):
                 yield FoundRows(chosen[found], rows.taken(found).moved(steps), key)
-
-    def _read(self, layout: PageLayout, pages: Integers, buffer: Octets) -> PageRows:
-        """The first row of the page of each key; keys may have the same page."""
-        distinct, where = np.unique(pages, return_inverse=True)
-        size = layout.page_bytes
-        read = buffer[: len(distinct) * size]
-        part_of = np.searchsorted(self._first_pages, distinct, side="right") - 1
-        cuts = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(distinct)]
-        pieces = [
-            (
-                self._parts[int(part_of[start])],
-                slice(start, end),
-                distinct[start:end] - self._first_pages[part_of[start]],
-            )
-            for start, end in pairwise(cuts)
-        ]
-        if not self._copied(distinct, pieces, read):
-            read_together(
-                [
-                    WantedPages(part, places, read[piece.start * size : piece.stop * size])
-                    for part, piece, places in pieces
-                ]
-            )
-        first = np.zeros(len(where), np.int64)
-        return proper(pieces[0][0].key, lambda: layout.rows(read, where, first))
-
-    def _copied(self, pages: Integers, pieces: Sequence[tuple[RunPart, slice, Integers]], into: Octets) -> bool:
-        """Copy these pages from where their files are mapped, and prove the new ones. False if that cannot be."""
-        size = len(into) // len(pages)
-        is_fresh = ~self._is_proved[pages]
-        addresses = np.empty(len(pages), np.int64)
-        for part, piece, places in pieces:
-            if (address := part.file.address) is None:
-                return False
-            addresses[piece] = address + part.offset + places * size
-            part.hasten(places[is_fresh[piece]])
-        if not copied(addresses, size, into):
-            return False
-        fresh = np.flatnonzero(is_fresh)
-        view, expected = into.data, self._checksums[pages[fresh]].tolist()
-        for number, checksum in zip(fresh.tolist(), expected, strict=True):
-            if zlib.crc32(view[number * size : (number + 1) * size]) != checksum:
-                return False
-        self._is_proved[pages] = True
-        return True
 
 
 def _places_of(groups: KeyGroupRange, orders: Integers) -> tuple[int, int]:
@@ -386,12 +350,8 @@ def _places_of(groups: KeyGroupRange, orders: Integers) -> tuple[int, int]:
     return begin, int(np.searchsorted(orders, (groups.last + 1) << _BITS, side="left"))
 
 
-def _all_rows(part: RunPart, pages: Octets) -> PageRows:
+def _all_rows(part: RunPart, pages: Octets) -> Rows:
     return proper(part.key, lambda: part.head.layout().all_rows(pages))
-
-
-def _decoded(part: RunPart, pages: Octets) -> PagedChanges:
-    return PagedChanges.of_rows(part.state_id, part.head.layout().all_rows(pages))
 
 
 def in_order(parts: Sequence[RunPart]) -> bool:

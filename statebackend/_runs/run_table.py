@@ -12,14 +12,14 @@ No layer has a key that has gone since, and nothing newer than a layer forgets w
 all layers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
 import numpy as np
 
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.column_changes import ColumnChanges
-from statebackend._codec.columns import Flags, Integers
+from statebackend._codec.columns import Column, Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import Array
 from statebackend._columns.column_table import ColumnTable, key_columns
@@ -27,7 +27,8 @@ from statebackend._columns.growable import GROWTH, FixedColumn, StringColumn, gr
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema, check_key_types, stored_columns
-from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys, settle_origins
+from statebackend._runs.found_rows import together
+from statebackend._runs.gone_keys import AS_IN_RUNS, IN_NO_RUN, IN_RUNS, UNKNOWN, GoneKeys, count_of, settle_origins
 from statebackend._runs.in_page import Scratch
 from statebackend._runs.layers import Layers
 from statebackend._runs.merged_runs import MergedRuns
@@ -287,13 +288,13 @@ class RunTable(ColumnTable, TakesRuns):
 
     def _load(self, keys: HashedKeys, missing: Integers, rows: Integers) -> None:
         """Put the rows of `missing` keys into the overlay, those that the runs have, and their numbers into `rows`."""
-        missing = missing[~self._gone.which(keys.taken(missing))]
+        if len(self._gone):
+            missing = missing[~self._gone.which(keys.taken(missing))]
         wanted = keys.taken(missing)
-        for found in self._runs.find(wanted):
-            chosen = wanted.taken(found.numbers)
-            own, _ = super()._find_or_add(chosen.parts, chosen.hashes)
-            self._put(own, found.changes())
-            rows[missing[found.numbers]] = own
+        for numbers, columns in together(self._runs.find(wanted), self._described):
+            own, _ = super()._find_or_add(*wanted.taken(numbers))
+            self._put(own, columns)
+            rows[missing[numbers]] = own
         self._tidy()
 
     def _pulled(self, changes: ColumnChanges, is_left_out: Flags) -> tuple[Integers, Integers]:
@@ -309,7 +310,7 @@ class RunTable(ColumnTable, TakesRuns):
         some = changes.taken(missing)
         if len(missing):
             own, _ = super()._find_or_add(some.key_parts, changes.hashes[missing])
-            self._put(own, some)
+            self._put(own, stored_columns(some, self._described))
             rows[missing] = own
         there = rows[rows >= 0]
         known = there < len(is_left_out)
@@ -317,8 +318,8 @@ class RunTable(ColumnTable, TakesRuns):
         is_wanted[known] = ~is_left_out[there[known]]
         return there[is_wanted], rows[missing]
 
-    def _put(self, rows: Integers, changes: ColumnChanges) -> None:
-        for name, column in stored_columns(changes, self._described).items():
+    def _put(self, rows: Integers, columns: Mapping[str, Column]) -> None:
+        for name, column in columns.items():
             self._columns[name].write(rows, column)
         self._changed_at[rows] = AS_IN_RUNS
         self._origins[rows] = IN_RUNS
@@ -359,8 +360,7 @@ class RunTable(ColumnTable, TakesRuns):
 
     def _count_of(self, origin: int) -> int:
         """The number of keys in the overlay, and of gone ones, with this origin."""
-        both = self._origins[self._rows.live()], self._gone.origins[self._gone.rows.live()]
-        return sum(int(np.count_nonzero(each == origin)) for each in both)
+        return count_of(self._rows, self._origins, origin) + count_of(self._gone.rows, self._gone.origins, origin)
 
     def _which_leave(self, rows: Integers) -> Flags:
         """Flags of rows that are there, and as the runs have them."""
@@ -377,8 +377,9 @@ class RunTable(ColumnTable, TakesRuns):
         size = self.memory.to_leave(self.memory_used()) if self._runs else 0
         if not size:
             return
-        live = self._rows.live()
-        rows = live[self._which_leave(live)]
+        used = self._rows.used
+        leave = self._rows.live_flags() & ~self._is_touched[:used] & (self._changed_at[:used] <= self._runs_epoch)
+        rows = np.flatnonzero(leave)
         if count := min(len(rows), size // self._row_bytes() + 1):
             self._evict(rows[np.argpartition(self._used_at[rows], count - 1)[:count]])  # those used least recently
 
@@ -386,15 +387,10 @@ class RunTable(ColumnTable, TakesRuns):
         return len(self._rows) * self._row_bytes()  # without what a batch takes for a while
 
     def memory_changed(self) -> int:
-        return int(np.count_nonzero(self._which_changed(self._rows.live()))) * self._row_bytes()
+        is_changed = self._changed_at[: self._rows.used] > self._runs_epoch
+        return int(np.count_nonzero(is_changed & self._rows.live_flags())) * self._row_bytes()
 
     def _row_bytes(self) -> int:
         count = max(1, self._rows.count)
         used = ROW_BYTES + (super().size().size_bytes + self._rows.key_bytes) // count
         return used if self.memory.is_whole else int(GROWTH * used)  # room for more rows is not resident at first
-
-    def _tidy(self) -> None:
-        live = self._rows.live()
-        for column in self._columns.values():
-            if isinstance(column, StringColumn) and column.is_wasteful:
-                column.tidy(live)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebackend._codec.columns import are_equal, gathered
+from statebackend._codec.columns import Fixed, Strings, are_equal, gathered, joined
 
 LENGTHS = st.sampled_from([0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 100, 127, 128, 129, 200])
 STRINGS = st.lists(LENGTHS.flatmap(lambda length: st.binary(min_size=length, max_size=length)), max_size=12)
@@ -53,3 +53,32 @@ def test_the_last_string_ends_with_the_array(length: int) -> None:
         other, other_starts, _ = packed([string[:at] + b"\xff" + string[at + 1 :]], 0)
         assert not are_equal(data, starts, other, other_starts, lengths)[0]
     assert are_equal(data, starts, *packed([string], 0)).all()
+
+
+@settings(max_examples=50)
+@given(st.lists(STRINGS, min_size=1, max_size=4), st.sampled_from([0, 3, 5000]), st.data())
+def test_strings_of_several_arrays_are_joined(pieces: list[list[bytes]], gap: int, draw: st.DataObject) -> None:
+    """Arrays that have little else are joined as they are, of others the strings; a null stays one."""
+    columns, expected = list[Strings](), list[tuple[bytes, bool]]()
+    for strings in pieces:
+        data, starts, lengths = packed(strings, gap)
+        valid = draw.draw(st.none() | st.just([number % 2 == 0 for number in range(len(strings))]))
+        columns.append(Strings(data, starts, lengths, None if valid is None else np.array(valid, np.bool_)))
+        expected += zip(strings, valid or [True] * len(strings), strict=True)
+    found = joined(columns)
+    assert isinstance(found, Strings)
+    places = zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
+    valid = [True] * len(expected) if found.valid is None else found.valid.tolist()
+    plain = [found.data[start : start + length].tobytes() for start, length in places]
+    assert [*zip(plain, valid, strict=True)] == expected
+    if gap == 5000 and len(pieces) > 1:
+        assert len(found.data) == sum(len(each) for strings in pieces for each in strings)
+
+
+def test_numbers_of_several_arrays_are_joined() -> None:
+    """With their nulls."""
+    found = joined([Fixed(np.array([1, 2])), Fixed(np.array([0, 4]), np.array([False, True]))])
+    assert isinstance(found, Fixed)
+    assert found.values.tolist() == [1, 2, 0, 4]
+    assert found.valid is not None
+    assert found.valid.tolist() == [True, True, False, True]
