@@ -182,7 +182,7 @@ class PageLayout:
         """These rows of these pages."""
         return PageRows(self, pages, page * self.page_bytes, row, self.counts(pages)[page])
 
-    def all_rows(self, pages: Pages) -> "Rows":
+    def all_rows(self, pages: Pages) -> "RowsInPages":
         """Every row, in order."""
         return AllRows(self, pages, self.counts(pages))
 
@@ -196,7 +196,7 @@ class PageLayout:
         return self._constant, self._row
 
 
-class Rows(ABC):
+class RowsInPages(ABC):
     """Rows of pages, to be read column by column."""
 
     __slots__ = ("_pages", "layout")
@@ -257,7 +257,7 @@ class Rows(ABC):
         return Strings(self._pages, self._page_at + starts, ends - starts)
 
 
-class PageRows(Rows):
+class PageRows(RowsInPages):
     """Some rows of pages. `at`: where the page of each begins, which has `count` rows."""
 
     __slots__ = ("_at", "_bit_places", "_count", "_row")
@@ -312,7 +312,7 @@ class PageRows(Rows):
         return found
 
 
-class AllRows(Rows):
+class AllRows(RowsInPages):
     """All rows of some pages, which have `counts` rows."""
 
     __slots__ = ("_arrays", "_counts")

@@ -1,4 +1,4 @@
-"""What a look-up in runs finds, some pages at a time, as few pieces: each costs as much as thousands of rows."""
+"""Takes together the pieces that a look-up in runs finds: each that is added costs as much as thousands of rows."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple

@@ -20,7 +20,7 @@ from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.column_changes import Typed
 from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
 from statebackend._codec.columns import Flags, Integers, Octets, packed
-from statebackend._codec.pages import PageLayout, PageRows, Rows
+from statebackend._codec.pages import PageLayout, PageRows, RowsInPages
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import HashedKeys
 from statebackend._runs.in_page import Scratch, matching
@@ -350,7 +350,7 @@ def _places_of(groups: KeyGroupRange, orders: Integers) -> tuple[int, int]:
     return begin, int(np.searchsorted(orders, (groups.last + 1) << _BITS, side="left"))
 
 
-def _all_rows(part: RunPart, pages: Octets) -> Rows:
+def _all_rows(part: RunPart, pages: Octets) -> RowsInPages:
     return proper(part.key, lambda: part.head.layout().all_rows(pages))
 
 

@@ -48,20 +48,20 @@ class PageReader:
         key = pieces[0].part.key
         return key, proper(key, lambda: layout.rows(read, where, np.zeros(len(where), np.int64)))
 
-    def _pieces(self, pages: Integers) -> Sequence["_Piece"]:
+    def _pieces(self, pages: Integers) -> Sequence["_PagesOfPart"]:
         """Neighbours of one part together."""
         part_of = self.parts_of(pages)
         begins = np.flatnonzero(part_of[1:] != part_of[:-1]) + 1
         numbers = [int(part_of[0]), *part_of[begins].tolist()]
         firsts = self.first_pages[numbers].tolist()
         return [
-            _Piece(self._parts[number], begin, end, first)
+            _PagesOfPart(self._parts[number], begin, end, first)
             for number, (begin, end), first in zip(
                 numbers, pairwise([0, *begins.tolist(), len(pages)]), firsts, strict=True
             )
         ]
 
-    def _copied(self, pages: Integers, pieces: Sequence["_Piece"], page_bytes: int, into: Octets) -> bool:
+    def _copied(self, pages: Integers, pieces: Sequence["_PagesOfPart"], page_bytes: int, into: Octets) -> bool:
         """Copy these pages from where their files are mapped, and prove the new ones. False if that cannot be."""
         places: list[int] = []  # where page 0 would begin, if all lay as those of the part
         for part, _, _, first in pieces:
@@ -84,7 +84,7 @@ class PageReader:
         return True
 
 
-class _Piece(NamedTuple):
+class _PagesOfPart(NamedTuple):
     """Pages of one part, from `begin` to `end` of all that are wanted. `first`: the number of the part's first page."""
 
     part: RunPart
@@ -93,7 +93,7 @@ class _Piece(NamedTuple):
     first: int
 
     def of(self, pages: Integers) -> Integers:
-        """Which of the pages they are."""
+        """These of the pages."""
         return pages[self.begin : self.end]
 
     def numbers(self, pages: Integers) -> Integers:

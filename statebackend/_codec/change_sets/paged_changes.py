@@ -27,7 +27,7 @@ from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Integers, Octets
 from statebackend._codec.crc32_parts import Checksums
-from statebackend._codec.pages import PAGE_BYTES_MIN, PageLayout, Rows, StoredColumn, item_for, item_of
+from statebackend._codec.pages import PAGE_BYTES_MIN, PageLayout, RowsInPages, StoredColumn, item_for, item_of
 from statebackend._codec.xxh64 import Hashes
 
 Orders = npt.NDArray[np.int64]
@@ -115,7 +115,7 @@ class PagedChanges(ColumnChanges):
         return cls.of_rows(state_id, rows, columns=columns)
 
     @classmethod
-    def of_rows(cls, state_id: int, rows: Rows, *, columns: Collection[str] | None = None) -> Self:
+    def of_rows(cls, state_id: int, rows: RowsInPages, *, columns: Collection[str] | None = None) -> Self:
         """The changes that set rows of pages. Strings share the memory of the pages. Raises as `from_body`."""
         groups = rows.groups()
         if groups.min(initial=0) < 0:
