@@ -55,5 +55,6 @@ def _fetch(fetched: Path, packages: Sequence[str], lists: Sequence[str] = ()) ->
 def _own_lists(root: Path) -> list[str]:
     """Options of apt by which it keeps its lists in the folder, where they may be written without root."""
     (root / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-    options = (f"Dir::State::Lists={root}/lists", "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=")
+    options = [f"Dir::State::Lists={root}/lists", "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache="]
+    options.append("APT::Sandbox::User=root")  # the user that apt becomes otherwise may not come into the folder
     return [word for option in options for word in ("-o", option)]
