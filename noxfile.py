@@ -68,7 +68,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """The promises about clouds, on servers: Azurite for Azure; for S3 MiniStack, and Ceph's radosgw from Debian."""
-    session.install("-e", ".[test]")
+    session.install("-e", ".[spark,test]")  # credentials are shared with the workers of Spark
     session.run("python", "-m", "pytest", "tests/azure", *session.posargs, env=azurite_environment(session))
     session.run("python", "-m", "pytest", "tests/s3", *session.posargs, env=ministack_environment(session))
     root = (session.cache_dir / "ceph").absolute()
