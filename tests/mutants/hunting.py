@@ -174,17 +174,23 @@ def _by_kills(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
 
 
 def _by_programs(mutant: Mutant) -> Iterator[tuple[int, BaseException]]:
-    """Whatever fails counts, if the same program is sound without the mutant, in a process of its own."""
+    """Whatever fails counts, if the same program is sound without the mutant, in a process of its own.
+
+    They are run without worker threads, which costs less.
+    """
     failure_of = importlib.import_module("tests.programs.__main__").failure_of
     draw = importlib.import_module("tests.programs.drawing").draw
     traits = importlib.import_module("tests.programs.pairs").traits
+    without_worker_threads = importlib.import_module("tests.programs.surroundings").without_worker_threads
     for number in range(mutant.tries):
         seed = mutant.first + number
         found = "\n".join(traits(program := draw(seed)))
         if not all(any(each in found for each in need.split(" or ")) for need in mutant.needs):
             continue
         signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)  # for each of them
-        if (error := failure_of(program)) is None:
+        with without_worker_threads():
+            error = failure_of(program)
+        if error is None:
             continue
         alone = ("--first", str(seed), "--seeds", "1", "--jobs", "1")
         command = (sys.executable, "-m", "tests.programs", *alone)
