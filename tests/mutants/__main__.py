@@ -146,15 +146,17 @@ def _record(rows: Sequence[Any], seconds: float, mutants: Sequence[Mutant]) -> A
     killed = [row for row in rows if isinstance(row[6], int)]
     is_taken_back = mutants is TAKEN_BACK
     told = f"{len(killed)} of {len(rows)} mutants were noticed, by {len({row[3] for row in killed})} invariants"
+    others = "were not planted"
     if is_taken_back:
         told = f"{len(killed)} of {len(rows)} mends that were taken back were found"
+        others = "have not had all of their tries"
     return importlib.import_module("tests.proof.record").record_of(
         "nox -s mutants -- --taken-back" if is_taken_back else "nox -s mutants",
         seconds=seconds,
         broken=len(rows) - len(killed),
         head=HEAD,
         table=rows,
-        notes=[f"{told}; {len(mutants) - len(rows)} others were not planted. The time is that of the processors."],
+        notes=[f"{told}; {len(mutants) - len(rows)} others {others}. The time is that of the processors."],
     )
 
 
