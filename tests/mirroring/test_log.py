@@ -9,12 +9,15 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import statebackend as sb
+from statebackend._mirroring.keeping_up import open_mirroring
 from statebackend._mirroring.mirrors import Mirror
+from statebackend._mirroring.targets import parquet
 from statebackend._mirroring.targets.parquet import ParquetTarget
-from statebackend.errors import InputError, KeyTypeError, StoreAccessError, WrongMirrorError
+from statebackend.errors import InputError, KeyTypeError, StoreAccessError, StoreUnavailableError, WrongMirrorError
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
 from tests.log.swept import HOUR_S
@@ -94,6 +97,48 @@ async def test_every_kind_of_state(kind: str, tmp_path: Path) -> None:
         assert shown(tmp_path / "each") == await job.state()
     await job.mirror(tmp_path / "once", name="once")
     assert shown(tmp_path / "once") == await job.state()
+
+
+@pytest.mark.parametrize("rows_max", [10**6, 4000])
+async def test_a_large_step_is_encoded_while_it_is_read(
+    rows_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into row groups of one file; or into several files, if there turn out to be too many rows for one."""
+    monkeypatch.setattr(parquet, "GROUP_BYTES_MIN", 1)
+    monkeypatch.setattr(parquet, "FILE_ROWS_MAX", rows_max)
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(tmp_path)
+    for number in range(3):
+        await job.commit({f"{number} {key}": Leg("EWR", key) for key in range(1500)})
+    report = await job.mirror(tmp_path)
+    assert (report.steps, report.rows) == (1, 4500)
+    assert shown(tmp_path) == await job.state()
+    assert row_groups(tmp_path, step=2) == ([3] if rows_max > 4500 else [1, 1])
+
+
+def row_groups(folder: Path, *, step: int) -> list[int]:
+    """How many there are in each file of a step."""
+    return [pq.ParquetFile(file).num_row_groups for file in sorted(folder.glob(f"{step:012}*.parquet"))]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_the_step_is_written_down_before_any_of_its_rows(moment: Any, tmp_path: Path) -> None:
+    """Though it is written down while others are read: if that fails, the folder has nothing of it."""
+    job = Job()
+    await job.commit({"a": EWR})
+    async with open_mirroring(
+        job.settings, Mirror("legs", to=tmp_path), store=(store := FaultyStore(job.store)), clock=job.clock
+    ) as mirroring:
+        await mirroring.catch_up()
+        await job.commit({"b": JFK})
+        store.plan = [Fail(key="fleet/mirrors/legs/000000000002", moment=moment)]
+        with pytest.raises(StoreUnavailableError):
+            await mirroring.catch_up()
+        assert (row_groups(tmp_path, step=1), row_groups(tmp_path, step=2)) == ([1], [])
+        store.plan = []
+        await mirroring.catch_up()
+    assert shown(tmp_path) == await job.state()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
