@@ -68,4 +68,5 @@ def _alike(counts: Integers) -> Iterator[_Alike]:
             first, start = int(pages[0]), int(starts[pages[0]])
             yield _Alike(count, slice(first, first + len(pages)), slice(start, start + count * len(pages)))
         else:
-            yield _Alike(count, pages, (starts[pages][:, np.newaxis] + np.arange(count)).reshape(-1))
+            places: Integers = starts[pages][:, np.newaxis] + np.arange(count)
+            yield _Alike(count, pages, places.reshape(-1))
