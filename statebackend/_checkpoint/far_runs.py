@@ -4,6 +4,7 @@ head 1 pages 1 tail 1 | head 2 pages 2 tail 2 | ... | index
 [..]           [..........]            [..........]  [.....]     the first and the last range at once, then the others
 """
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -47,8 +48,10 @@ class FarRuns:
         self._threads = threads
         self._room = anyio.Semaphore(REQUESTS_AT_ONCE)
 
-    async def open(self, segment: Handle) -> tuple[OpenRun, int] | bytes | None:
+    async def open(self, segment: Handle, *, share_max: float = math.inf) -> tuple[OpenRun, int] | bytes | None:
         """The run, and the bytes that were read of it; or all bytes, not verified; `None` where ranges do not pay.
+
+        That is also where more than `share_max` of it would be read.
 
         Raises `CorruptSegmentError`, `UnsupportedVersionError`, and what the store raises.
         """
@@ -74,6 +77,8 @@ class FarRuns:
             except UnknownBytesError as error:  # frames without pages, or parts behind others
                 places = error.places
             wanted = [(offset, min(length + FRONT_BYTES, segment.length - offset)) for offset, length in places]
+            if read + sum(length for _, length in wanted) > share_max * segment.length:
+                return None
 
     async def _fetch(self, segment: Handle, known: KnownBytes, places: Sequence[Place]) -> int:
         """Fetch these places. Returns how many bytes they have."""

@@ -24,8 +24,9 @@ from statebackend._codec.change_sets.changes import Changes, Only
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import RecordBatch, pa
 from statebackend._reading.asked_of_state import ReadingStep
+from statebackend._reading.pages_of_keys import PagesOfKeys
 from statebackend._reading.rows.layouts import Layout
-from statebackend._reading.rows.merged_rows import Merge
+from statebackend._reading.rows.merged_rows import Merge, NewestRows
 from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
@@ -104,7 +105,9 @@ class StateReading:
         concurrency_max: int,
         threads: WorkerThreads,
         meter: Meter,
+        pages: PagesOfKeys | None = None,
     ) -> None:
+        """`pages`: reads the rows of keys from bases in the primary, where that is less than all of them."""
         self._commit = commit
         self._state = state
         self._layout = layout
@@ -118,6 +121,7 @@ class StateReading:
         self._threads = threads
         self._meter = meter
         self._hop_bytes = HOP_BYTES // 2  # the first hop is a short one, so that its consumer begins early
+        self._pages = pages
         self._small: list[RecordBatch] = []
 
     async def run(self, steps: Iterable[ReadingStep], consume: Consume) -> None:
@@ -148,7 +152,8 @@ class StateReading:
         try:
             await self._read(reads[::-1], newer, merge)
             segments = [*step.part.bases, *self._column_files(step.part.rocksdb)]
-            await self._read([BaseRead(each) for each in segments], base, merge)
+            left = [each for each in segments if not await self._read_pages(each, merge, consume)]
+            await self._read([BaseRead(each) for each in left], base, merge)
             if not self._is_columnar:
                 for rocksdb in step.part.rocksdb:
                     async with bases.entries(rocksdb) as entries:
@@ -156,6 +161,17 @@ class StateReading:
         except _EnoughError:
             return
         await self._consume_all(merge.rest(), consume)
+
+    async def _read_pages(self, base: Base, merge: Merge, consume: Consume) -> bool:
+        """Read the rows of the keys that are asked for by the page. False where it is better read as others are."""
+        if self._pages is None or not isinstance(merge, NewestRows):
+            return False
+        found = [] if merge.is_done else await self._pages.rows(base, merge)
+        if found is None:
+            return False
+        await self._consume_all(chain.from_iterable(map(merge.base, found)), consume)
+        self._meter.step(base.size_bytes, changes=sum(each.records for each in found), size_bytes=0)
+        return True
 
     def _column_files(self, bases: Iterable[RocksDBBase]) -> Iterator[Base]:
         """The segments with rows of columnar states, which lie beside RocksDB's files."""

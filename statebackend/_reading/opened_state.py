@@ -21,6 +21,7 @@ from statebackend._log.position import FoundCommit, Pin
 from statebackend._portal import OpenContext, Portal
 from statebackend._reading.asked_of_state import ReadingStep, groups_of, state_in, steps
 from statebackend._reading.batches import KEYS_BYTES_MAX, Consume, StateReading
+from statebackend._reading.pages_of_keys import PagesOfKeys, may_be_in_pages
 from statebackend._reading.rows.asked_rows import WITH_VALUES_HELD, layout_and_merge
 from statebackend._reading.rows.layouts import (
     ColumnsLayout,
@@ -181,6 +182,11 @@ def _reading_of(
     layout, open_merge = layout_and_merge(commit, state, asked)
     if isinstance(layout, ElementsLayout):
         return layout, partial(_run_elements, commit, state, layout)
+    pages: PagesOfKeys | None = None
+    if local is None and asked.keys is not None and may_be_in_pages(primary.settings):
+        pages = PagesOfKeys(
+            primary.store, state.state_id, max_parallelism=commit.max_parallelism, threads=primary.threads
+        )
     reading = StateReading(
         commit,
         state,
@@ -193,6 +199,7 @@ def _reading_of(
         concurrency_max=primary.settings.restore_concurrency_max,
         threads=primary.threads,
         meter=Meter("reading", _size_of(plan), tell),
+        pages=pages,
     )
 
     async def run(consume: Consume) -> None:

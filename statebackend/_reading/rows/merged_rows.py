@@ -124,6 +124,7 @@ class NewestRows(Merge):
         self._types = [each.type for each in schema.keys]
         self._seen = key_rows(schema, keys)
         self._may_be_seen = HashBits()
+        self.wanted: Final = wanted
         self._wanted: KeyRows | None = None
         if wanted is not None:
             self._wanted = key_rows(schema, keys)
