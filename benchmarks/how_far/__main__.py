@@ -1,11 +1,14 @@
 """Prints the tables of `docs/explanation/how-far.md`."""
 
 import statistics
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
+from benchmarks.how_far import one_driver
 from benchmarks.how_far.envelope import OWNERS_PER_HOST, Envelope
 from benchmarks.how_far.virtual_time import JOB, times_of
 from statebackend._codec.commit import Commit, decode_entry, encode_entry
@@ -106,6 +109,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def main() -> None:
     """Print the tables."""
+    with tempfile.TemporaryDirectory() as directory:
+        measured = one_driver.measured(Path(directory))
+    print(table(one_driver.HEAD, (one_driver.line(keys, measured) for keys in one_driver.KEYS)))
     jobs = [
         Envelope(owners=owners, keys=owners * 1_000_000, handles=handles, changes=owners * 50)
         for owners in (16, 256, 1000)

@@ -1,9 +1,11 @@
 """The arithmetic behind `docs/explanation/how-far.md`."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from benchmarks.how_far import one_driver
 from benchmarks.how_far.__main__ import HEAD, line, table
 from benchmarks.how_far.envelope import INLINE_SHARE_BYTES, Envelope, commit_of
 from benchmarks.how_far.virtual_time import times_of
@@ -46,3 +48,16 @@ def test_a_batch_in_virtual_time_waits_for_its_slowest_request() -> None:
 def test_what_is_printed_is_a_table() -> None:
     """A head, a rule and a row."""
     assert table(HEAD, [line(SMALL)]).count("\n") == 2
+
+
+def test_one_driver_is_reckoned_from_bases_that_were_written(tmp_path: Path) -> None:
+    """A table for each number of keys; a segment has a key group at least, and nothing is larger than it says."""
+    found = one_driver.measured(tmp_path, 20_000)
+    assert 47 < found.key_bytes < 55
+    assert found.opening_bytes < found.key_bytes / 50
+    assert 20 < found.page_memory_bytes < 300  # with what each part takes, of which a small job has few pages
+    rows = [one_driver.line(keys, found) for keys in (2_000_000, 20_000_000)]
+    assert [len(row) for row in rows] == [len(one_driver.HEAD)] * 2
+    assert one_driver.segments_of(48e9, 128) == 128
+    assert one_driver.segments_of(48e9, 4096) == 2048
+    assert one_driver.segments_of(100e6, 4096) == 6

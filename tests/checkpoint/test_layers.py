@@ -1,19 +1,17 @@
 """Which layers a new one takes in, when a base is due, and how often a change is written by these rules."""
 
-from typing import NamedTuple
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.how_far.one_driver import life_of
 from statebackend._checkpoint.materialization.base_schedule import BaseTriggers, is_due
 from statebackend._checkpoint.materialization.layers import begin_of, first_to_merge, layers, segments_of, tail
 from statebackend._checkpoint.materialization.tiers import due, id_in_layer, last_id, mark_of, members, members_in
 from statebackend.ids import Base, ChangeSetHandle, Handle, KeyGroupRange, RangeState, SequenceNumber, all_key_groups
-from statebackend.settings import MiB, Settings
+from statebackend.settings import MiB
 
 ALL = all_key_groups(128)
-RATIO = Settings(job="j", primary="memory://x").materialize_changelog_ratio
 
 
 def handle(
@@ -107,35 +105,10 @@ def test_only_what_is_behind_the_layers_makes_the_next_one_due() -> None:
     assert not is_due(state(changelog[:3]), BaseTriggers(handles_max=1), interval_is_over=True, in_layers=True)
 
 
-class Life(NamedTuple):
-    """What was written for each byte that changed, its log included, and the most layers there were."""
-
-    written: float
-    layers_max: int
-
-
-def life(base_bytes: int, tail_bytes: int, steps: int) -> Life:
-    """A job whose changes all are of other keys."""
-    sizes: list[int] = []
-    written, most = 0, 0
-    for number in range(steps):
-        written += tail_bytes
-        changelog = [handle(f"+2s{at} 0-127", at, size) for at, size in enumerate(sizes)]
-        changelog.append(handle("0-127", number + 1000, tail_bytes))
-        first = first_to_merge(state(changelog, base_bytes), ratio=RATIO, base_bytes=base_bytes)
-        if first is None:
-            written, sizes = written + base_bytes, []
-            continue
-        sizes = [*sizes[:first], sum(sizes[first:]) + tail_bytes]
-        written += sizes[-1]
-        most = max(most, len(sizes))
-    return Life(written / (steps * tail_bytes), most)
-
-
 @pytest.mark.parametrize(("keys", "written", "layers_max"), [(2, 3, 2), (20, 5.1, 5), (60, 5.6, 6), (1000, 7.6, 10)])
 def test_a_change_is_written_a_few_times(keys: int, written: float, layers_max: int) -> None:
-    """By the million keys of 50 bytes; a layer is due for each 500,000 changes."""
-    found = life(keys * 50_000_000, 25_000_000, 8 * max(4, 2 * keys))
+    """By the million keys; a layer is due for each 500,000 changes."""
+    found = life_of(keys * 1_000_000)
     assert found.written <= written
     assert found.layers_max <= layers_max
 
