@@ -158,6 +158,22 @@ def crash(session: nox.Session) -> None:
 
 
 @nox.session
+def merges(session: nox.Session) -> None:
+    """Processes that are killed at each step of a merge of runs: `nox -s merges -- --step 7` for fewer."""
+    session.install("-e", ".[test]")
+    with files_in_memory(session) as placed:
+        session.run("python", "-m", "tests.crash.merges", *session.posargs, env=placed)
+
+
+@nox.session
+def flips(session: nox.Session) -> None:
+    """Bits of runs that are flipped, on disks and far away: `nox -s flips -- --flips 1000` for fewer."""
+    session.install("-e", ".[test]")
+    with files_in_memory(session) as placed:
+        session.run("python", "-m", "tests.runs", *session.posargs, env=placed)
+
+
+@nox.session
 def explore(session: nox.Session) -> None:
     """Every order of requests, of real code and of a model in Promela, by Spin: `nox -s explore -- --short`."""
     session.install("-e", ".[spark,test]")  # what decides about a replay lies beside the sink, which imports PySpark

@@ -8,6 +8,7 @@ has what a dictionary says, goes on, merges, and leaves nothing that no commit n
 
 import argparse
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
@@ -231,7 +232,10 @@ def main() -> None:
     arguments = parser.parse_args()
     begun, broken, table = time.monotonic(), 0, list[tuple[Any, ...]]()
     heads = ("kills", "what was merged was committed", "acknowledged checkpoints")
-    with tempfile.TemporaryDirectory(prefix="merges-") as place, ProcessPoolExecutor(arguments.jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="merges-") as place,
+        ProcessPoolExecutor(arguments.jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):
         for number, name in enumerate(ALL):
             of = prepared(name, Path(place, f"{number}"))
             count, found = operations_of(of), Counter(dict.fromkeys(heads, 0))
