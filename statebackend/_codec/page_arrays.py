@@ -60,7 +60,8 @@ class PageArrays:
 def _alike(counts: Integers) -> Iterator[_Alike]:
     """All pages, those with as many rows together."""
     starts = starts_of(counts)
-    for count in np.unique(counts).tolist():
+    distinct: list[int] = np.unique(counts).tolist()
+    for count in distinct:
         pages = np.flatnonzero(counts == count)
         if len(pages) == len(counts):
             yield _Alike(count, slice(None), slice(None))
@@ -68,5 +69,5 @@ def _alike(counts: Integers) -> Iterator[_Alike]:
             first, start = int(pages[0]), int(starts[pages[0]])
             yield _Alike(count, slice(first, first + len(pages)), slice(start, start + count * len(pages)))
         else:
-            places: Integers = starts[pages][:, np.newaxis] + np.arange(count)
+            places: Integers = np.add.outer(starts[pages], np.arange(count))
             yield _Alike(count, pages, places.reshape(-1))
