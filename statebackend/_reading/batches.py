@@ -166,7 +166,7 @@ class StateReading:
         """Read the rows of the keys that are asked for by the page. False where it is better read as others are."""
         if self._pages is None or not isinstance(merge, NewestRows):
             return False
-        found = [] if merge.is_done else await self._pages.rows(base, merge)
+        found: Sequence[Changes] | None = () if merge.is_done else await self._pages.rows(base, merge)
         if found is None:
             return False
         await self._consume_all(chain.from_iterable(map(merge.base, found)), consume)
