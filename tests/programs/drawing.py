@@ -107,6 +107,8 @@ YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "standby"
 WITH_YOUNG = 4
 TAILED = 0.15
 """So many programs end with what `tails.py` has."""
+BOUNDED = 0.3
+"""So many programs have small bounds."""
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
 BESIDE = ("", "", "", "store fails", "answers lost", "store refuses", "killed at a request")
 """The weather of what is done beside the stream."""
@@ -123,7 +125,9 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     drawing.chance = Random(f"{seed} and its tail")
     if "tail" not in held_back and drawing.chance.random() < TAILED:
         steps += tail(drawing)
-    return Program(drawing.keys, tuple(steps), groups)
+    drawing.chance = Random(f"{seed} and its bounds")
+    bounds = drawing.chance.randrange(1 << 20) if drawing.chance.random() < BOUNDED else None
+    return Program(drawing.keys, tuple(steps), groups, None if "bounds" in held_back else bounds)
 
 
 def _steps(drawing: "Drawing") -> list[Step]:

@@ -52,6 +52,7 @@ def traits(program: Program) -> frozenset[str]:
 def _traits(program: Program) -> Iterator[str]:
     yield f"keys: {program.keys}"
     yield f"groups: {program.groups}"
+    yield f"bounds: {'small' if program.bounds is not None else 'usual'}"
     for step in program.steps:
         match step:
             case Start():

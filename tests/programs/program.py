@@ -347,13 +347,17 @@ Step = (
 
 
 class Program(Shown, frozen=True):
-    """`keys`: the type of the keys, in so many key groups. The first step is a `Start`."""
+    """`keys`: the type of the keys, in so many key groups. The first step is a `Start`.
+
+    `bounds`: the number that small bounds are drawn by; `None` for those of the library.
+    """
 
     keys: str
     steps: tuple[Step, ...]
     groups: int = 128
+    bounds: int | None = None
 
     def code(self) -> str:
         """As code, a step on each line."""
         steps = "".join(f"\n        {step!r}," for step in self.steps)
-        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n    groups={self.groups},\n)"
+        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n    groups={self.groups},\n    bounds={self.bounds},\n)"

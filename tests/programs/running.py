@@ -58,6 +58,7 @@ from tests.programs.surroundings import BatchTime, Told, attend, close_workers, 
 from tests.programs.values import KEY_COLUMNS, KEYS, text_of
 from tests.programs.weather import SKY, under_the_sky
 from tests.runs.ranges import always_by_ranges
+from tests.small_bounds import small_bounds
 
 QUIET: dict[str, Any] = {
     "persist_delay_s": 0.0,
@@ -143,7 +144,7 @@ class Running:
         """All steps, each followed by a look. Raises `WrongError`, or what the library raises."""
         self.home.mkdir(parents=True)
         is_even = len(self.program.steps) % 2 == 0
-        with under_the_sky(), always_by_ranges(copies_come_in=is_even):
+        with under_the_sky(), always_by_ranges(copies_come_in=is_even), small_bounds(self.program.bounds):
             self.run_steps()
 
     def run_steps(self) -> None:

@@ -58,6 +58,8 @@ def shrunk(program: Program, fails: Callable[[Program], bool], tries_max: int = 
 
 def _smaller(program: Program) -> Iterator[Program]:
     """Smaller programs, the ones that lack most come first."""
+    if program.bounds is not None:
+        yield msgspec.structs.replace(program, bounds=None)
     steps = program.steps
     for place in range(len(steps) - 1, 0, -1):
         yield _with(program, steps[:place])

@@ -1,6 +1,7 @@
 """A table over runs against a dictionary: as the table in memory, with bases written and taken over at any moment."""
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,6 +22,7 @@ from tests.columns.column_types import array
 from tests.columns.states import base_of
 from tests.columns.test_table_model import GROUPS, Content, TableMachine, plain
 from tests.runs.flushing import bases_of, parts_of, take_over
+from tests.small_bounds import small_bounds
 from tests.runs.invariants import (
     assert_layers_are_the_model,
     assert_stored_is_the_model,
@@ -196,3 +198,18 @@ class RunTableMachine(TableMachine):
 
 TestRunTable = RunTableMachine.TestCase
 TestRunTable.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+class TestRunTableInSmallBounds(RunTableMachine.TestCase):
+    """The same where streams, parts and reads are cut after a few rows, as those of a million rows are."""
+
+    settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.bounds = ExitStack()
+        cls.bounds.enter_context(small_bounds(0, share=1.0))
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.bounds.close()
