@@ -22,6 +22,7 @@ from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore
 from tests.log.swept import HOUR_S
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg, copied, laid_out, ops, shown
+from tests.small_bounds import small_bounds
 
 DAY_S = 25 * HOUR_S
 
@@ -141,11 +142,17 @@ async def test_the_step_is_written_down_before_any_of_its_rows(moment: Any, tmp_
     assert shown(tmp_path) == await job.state()
 
 
+@pytest.mark.parametrize("has_many_files", [False, True])
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_killed_at_every_request(moment: Any) -> None:
+async def test_killed_at_every_request(moment: Any, has_many_files: bool) -> None:
     """From any request on, nothing is done any more: the next run ends with the state, and has no row twice."""
+    with small_bounds(0 if has_many_files else None, share=1.0):
+        await _killed_at_every_request(moment, has_many_files=has_many_files)
+
+
+async def _killed_at_every_request(moment: Any, *, has_many_files: bool) -> None:
     job = Job()
-    await job.commit({"a": EWR, "b": JFK})
+    await job.commit({"a": EWR, "b": JFK} | dict.fromkeys("defgh" * has_many_files, EWR))
     folder = MemoryStore()
     await job.mirror(ParquetTarget("memory://folder", store=folder))
     await job.commit({"a": LGA})
@@ -165,7 +172,9 @@ async def test_killed_at_every_request(moment: Any) -> None:
             except sb.StateBackendError:
                 pass
             await job.mirror(ParquetTarget("memory://folder", store=table), store=primary)
-            assert shown(await laid_out(table)) == await job.state(), nth
+            files = await laid_out(table)
+            assert shown(files) == await job.state(), nth
+            assert any("-" in path.name for path in files.iterdir()) == has_many_files
             if not is_dead:
                 break
         assert nth > 8

@@ -360,4 +360,5 @@ class Program(Shown, frozen=True):
     def code(self) -> str:
         """As code, a step on each line."""
         steps = "".join(f"\n        {step!r}," for step in self.steps)
-        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n    groups={self.groups},\n    bounds={self.bounds},\n)"
+        rest = f"groups={self.groups},\n    bounds={self.bounds}"
+        return f"Program(\n    keys={self.keys!r},\n    steps=({steps}\n    ),\n    {rest},\n)"

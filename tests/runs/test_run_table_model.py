@@ -22,12 +22,12 @@ from tests.columns.column_types import array
 from tests.columns.states import base_of
 from tests.columns.test_table_model import GROUPS, Content, TableMachine, plain
 from tests.runs.flushing import bases_of, parts_of, take_over
-from tests.small_bounds import small_bounds
 from tests.runs.invariants import (
     assert_layers_are_the_model,
     assert_stored_is_the_model,
     assert_the_newest_row_is_found,
 )
+from tests.small_bounds import small_bounds
 
 OWNED = OwnedKeys(all_key_groups(GROUPS), GROUPS)
 

@@ -1,9 +1,10 @@
 """A folder of Parquet files, in any store that a primary may lie in: the `log` form. A file per step.
 
-    file := number ".parquet" | number "-" part "-" random ".parquet"         12, 5 and 8 digits
+    file := number ".parquet" | number "-" part "-" attempt ".parquet"        12, 5 and 8 digits
 
 The file without a part is made last, by put-if-absent, so a step is there once, however many processes write it. Its
-own metadata names the mirror. Others are there where a step has more rows than one file.
+own metadata names the mirror. Others are there where a step has more rows than one file: that metadata names the
+attempt at the step which they belong to, and files of others, which were killed or too late, are deleted.
 """
 
 import importlib
@@ -14,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -52,6 +53,8 @@ ENCODED_AT_ONCE: Final = 1 << 16
 GROUP_BYTES_MIN: Final = MiB
 """About as large is the first row group of a file that is encoded while its rows are read."""
 _FINAL: Final = re.compile(r"(\d{12})\.parquet")
+ATTEMPT_KEY: Final = b"statebackend.attempt"
+_PART: Final = re.compile(r"(\d{12})-\d{5}-([0-9a-f]{8})\.parquet")
 _OURS: Final = re.compile(r"\d{12}(-\d{5}-[0-9a-f]{8})?\.parquet")
 
 
@@ -92,13 +95,19 @@ class ParquetTarget(MirrorTarget):
             yield
 
     async def find(self) -> MirrorMark:
-        final = [info.key async for info in self._store.list("") if _FINAL.fullmatch(info.key)]
-        if not final:
-            others = [info.key async for info in self._store.list("") if info.key.endswith(".parquet")]
-            return MirrorMark(is_empty=not others)
-        body = await self._store.get(max(final))
-        mirror_id, self._columns = await self._threads.cpu(_told_by, body)
-        return MirrorMark(mirror_id, int(max(final).removesuffix(".parquet")))
+        files = [info.key async for info in self._store.list("") if info.key.endswith(".parquet")]
+        newest = max(filter(_FINAL.fullmatch, files), default=None)
+        if newest is None:
+            return MirrorMark(is_empty=not files)
+        told = await self._threads.cpu(_told_by, await self._store.get(newest))
+        self._columns = told.columns
+        attempts: dict[str, set[str]] = {}
+        for part in filter(None, map(_PART.fullmatch, files)):
+            attempts.setdefault(part[1], set()).add(part[2])
+        for number, found in attempts.items():
+            if len(found) > 1 and f"{number}.parquet" <= newest:
+                await self._clear(number)
+        return MirrorMark(told.mirror_id, int(newest.removesuffix(".parquet")))
 
     async def fit(self, table: MirrorTable) -> None:
         try:
@@ -108,22 +117,32 @@ class ParquetTarget(MirrorTarget):
         self._columns = table.schema.names
 
     async def write(self, rows: MirrorRows) -> None:
-        name, part = f"{rows.number:012d}", 0
-        files = self._files(rows)
+        name, part, attempt = f"{rows.number:012d}", 0, secrets.token_hex(4)
+        files = self._files(rows, attempt)
         body, is_last = await self._threads.cpu(next, files)
         while not is_last:
             if not part and await self._store.head(f"{name}.parquet") is not None:
                 return
-            await self._store.put(f"{name}-{part:05d}-{secrets.token_hex(4)}.parquet", [body])
+            await self._store.put(f"{name}-{part:05d}-{attempt}.parquet", [body])
             part += 1
             body, is_last = await self._threads.cpu(next, files)
         with suppress(ObjectExistsError):  # another process has taken the same step
             await self._store.put_if_absent(f"{name}.parquet", [body])
+        if part:
+            await self._clear(name)
+
+    async def _clear(self, number: str) -> None:
+        """Delete the files of all attempts at a step but that which has ended it."""
+        told = await self._threads.cpu(_told_by, await self._store.get(f"{number}.parquet"))
+        if told.attempt is not None:  # older releases did not name it
+            for key in [info.key async for info in self._store.list(f"{number}-")]:
+                if (part := _PART.fullmatch(key)) and part[2] != told.attempt:
+                    await self._store.delete(key)
 
     def ahead(self, mirror_id: str) -> EarlyRows:
         return _Ahead(self._compression, mirror_id)
 
-    def _files(self, rows: MirrorRows) -> Iterator[tuple[memoryview, bool]]:
+    def _files(self, rows: MirrorRows, attempt: str) -> Iterator[tuple[memoryview, bool]]:
         """One file after the other, and whether it is the last."""
         if isinstance(rows.ahead, _Ahead) and (body := rows.ahead.body()) is not None:
             yield body, True
@@ -132,14 +151,15 @@ class ParquetTarget(MirrorTarget):
         count = 0
         for batch in rows.batches():
             if held and count + batch.num_rows > FILE_ROWS_MAX:
-                yield self._encoded(held, rows.mirror_id), False
+                yield self._encoded(held, rows.mirror_id, attempt), False
                 held, count = [], 0
             held.append(batch)
             count += batch.num_rows
-        yield self._encoded(held or [pa.RecordBatch.from_pylist([], schema=rows.schema)], rows.mirror_id), True
+        held = held or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+        yield self._encoded(held, rows.mirror_id, attempt), True
 
-    def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str) -> memoryview:
-        file = _LogFile(self._compression, mirror_id, batches[0])
+    def _encoded(self, batches: Sequence[RecordBatch], mirror_id: str, attempt: str = "") -> memoryview:
+        file = _LogFile(self._compression, mirror_id, batches[0], attempt)
         file.write(batches)
         return file.body()
 
@@ -158,8 +178,9 @@ class ParquetTarget(MirrorTarget):
 class _LogFile:
     """One file. `first`: rows whose schema it has, and which tell how its columns are encoded."""
 
-    def __init__(self, compression: str, mirror_id: str, first: RecordBatch) -> None:
-        self._schema = first.schema.with_metadata({MIRROR_KEY: mirror_id.encode()})
+    def __init__(self, compression: str, mirror_id: str, first: RecordBatch, attempt: str = "") -> None:
+        told = {MIRROR_KEY: mirror_id.encode()} | ({ATTEMPT_KEY: attempt.encode()} if attempt else {})
+        self._schema = first.schema.with_metadata(told)
         self._bytes: Final = pa.BufferOutputStream()  # a file of Python's would ask for the interpreter at each page
         leaves = list(_leaves("", pa.StructArray.from_arrays(first.columns, first.schema.names)[:SAMPLED]))
         options = {
@@ -254,12 +275,19 @@ def _rows_of(body: bytes, generation: int, key_group: int) -> list[RecordBatch]:
     return found
 
 
-def _told_by(body: bytes) -> tuple[str | None, Sequence[str]]:
-    """The id of the mirror that has written a file, and the file's columns."""
+class _Told(NamedTuple):
+    """The mirror that has written a file, at which attempt at its step, and its columns; as the file says."""
+
+    mirror_id: str | None
+    attempt: str | None
+    columns: Sequence[str]
+
+
+def _told_by(body: bytes) -> _Told:
     schema = _parquet().read_schema(pa.BufferReader(body))
     found: dict[bytes, bytes] = schema.metadata or {}
-    mirror_id = found.get(MIRROR_KEY)
-    return None if mirror_id is None else mirror_id.decode(), schema.names
+    mirror_id, attempt = (None if each is None else each.decode() for each in map(found.get, (MIRROR_KEY, ATTEMPT_KEY)))
+    return _Told(mirror_id, attempt, schema.names)
 
 
 def _parquet() -> Any:
