@@ -180,7 +180,9 @@ class KeyRows:
         """Let the rows of removed keys be used again."""
         self._free = np.concatenate([self._free, rows])
         if self._keys.is_wasteful:
-            self._keys.tidy(self.live())
+            is_kept = np.ones(self.used, np.bool_)  # also those that are removed and not released yet
+            is_kept[self._free] = False
+            self._keys.tidy(np.flatnonzero(is_kept))
 
     def copy(self) -> Self:
         """The rows as they are now, for reading only. What is not copied is not written again."""

@@ -12,6 +12,7 @@ import pytest
 
 from statebackend._codec.change_sets.changes import PART_RECORDS_MAX
 from statebackend._codec.change_sets.paged_changes import orders_of
+from statebackend._columns.arrow import array_of
 from statebackend._columns.table_schema import table_schema
 from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import STREAMED_PAGES, in_order
@@ -86,6 +87,24 @@ def test_no_key_is_lost_where_many_are_added_between_two_pieces_of_a_base(tmp_pa
 
     assert in_order([each.part for each in table._runs.parts])
     assert (table.find(pa.array(range(end))) >= 0).all()
+
+
+def test_a_dropped_key_is_drained_after_a_scan_that_takes_memory_back(tmp_path: Path) -> None:
+    """What the scan brings in leaves again, and the heap of its long keys is compacted."""
+    table = RunTable(table_schema(pa.schema({"n": pa.int64()}), pa.string()), OWNED, memory=OverlayMemory(1))
+    keys = [f"key {number} {LONG}" for number in range(1000)]
+    table.find_or_add(pa.array(keys))
+    list(table.drain(0))
+    flush(table, OWNED, tmp_path, segment_bytes_max=1 << 30)
+    list(table.drain(0))
+
+    table.drop(table.find(pa.array(keys[7:8])))
+    for _ in range(2):
+        assert sum(len(rows) for rows in table.pieces()) == len(keys) - 1
+    (drop,) = table.drain(0)
+
+    assert drop.drops == 1
+    assert array_of(drop.key_parts[0], pa.string()).to_pylist() == keys[7:8]
 
 
 def of_texts(directory: Path, length: int) -> RunTable:
