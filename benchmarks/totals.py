@@ -122,6 +122,10 @@ class ColumnTotals:
         """All totals."""
         return self._totals.to_arrow()
 
+    def __len__(self) -> int:
+        """The number of keys."""
+        return len(self._totals)
+
 
 @functools.cache
 def _zipf(keys: int) -> tuple[Any, Any]:

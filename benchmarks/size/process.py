@@ -137,6 +137,7 @@ def fill(folder: Path, table: str, keys: int, _number: int) -> None:
         for number in range(TAIL[0]):
             timed(job, Traffic(keys).rows(number, TAIL[1]))
             job.bases.wait()
+        _check_keys(job, keys)
         _end(written.figures)
 
 
@@ -166,7 +167,9 @@ def batches(folder: Path, table: str, keys: int, number: int) -> None:
         zipf = [alone(by_zipf(keys, 7000 + each)) for each in range(2 * number)][number:]
         for each in range(min(keys, IN_OVERLAY) // LOOKED_UP + 1):
             alone(distinct(keys, 9000 + each))
-        _end({"uniform": uniform, "zipf": zipf, "MB": [anonymous_mb()]})
+        memory = anonymous_mb()
+        _check_keys(job, keys)
+        _end({"uniform": uniform, "zipf": zipf, "MB": [memory]})
 
 
 def pressed(folder: Path, table: str, keys: int, number: int) -> None:
@@ -212,6 +215,11 @@ def fits(folder: Path, table: str, keys: int, number: int) -> None:
         timed(job, distinct(keys, 30_000))
         job.bases.wait()
         _end({"uniform": [timed(job, distinct(keys, 30_001 + each)) for each in range(number)]})
+
+
+def _check_keys(job: Job, keys: int) -> None:
+    """One that was not found where it lies was added once more."""
+    assert len(job.totals) == keys, f"{len(job.totals):,} keys where there are {keys:,}"
 
 
 def anonymous_mb() -> float:

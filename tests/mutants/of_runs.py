@@ -20,8 +20,8 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     ),
     _Over(
         "a page that is copied from a mapped file is believed unverified",
-        "statebackend._runs.page_map",
-        "            if zlib.crc32(view[number * size : (number + 1) * size]) != checksum:",
+        "statebackend._runs.page_reader",
+        "            if zlib.crc32(view[number * page_bytes : (number + 1) * page_bytes]) != checksum:",
         "            if False:",
         "assert_damage_is_refused",
     ),
@@ -64,8 +64,15 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     _Over(
         "of two layers only the newer rows are merged",
         "statebackend._runs.merged_streams",
-        "    if not len(left):\n        return newer",
-        "    if True:\n        return newer",
+        "    if (hidden := int(np.count_nonzero(is_hidden))) == older.records:",
+        "    if True:",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
+        "rows of two layers are merged in no order",
+        "statebackend._runs.merged_streams",
+        "    places = places_in_order(orders_of(hashes, groups), hashes)\n    is_hidden",
+        "    places = np.arange(len(hashes))\n    is_hidden",
         "assert_layers_are_the_model",
     ),
     _Over(
