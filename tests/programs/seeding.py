@@ -191,7 +191,9 @@ def _seeded(held: Dictionaries, states: tuple[Declared, ...]) -> Dictionaries:
 
 def _written(held: Dictionaries, declared: Declared, found: Any) -> Any:
     if isinstance(found, Cell):
-        return _cell(held, declared, found) if held._lives(declared, found) else found
+        if held._lives(declared, found):
+            return _cell(held, declared, found)
+        return found._replace(at=held.untimed[declared.name]) if found.at is None else found  # it stays expired
     if isinstance(found, list):
         return [_cell(held, declared, each) for each in found if held._lives(declared, each)]
     if isinstance(found, dict):
