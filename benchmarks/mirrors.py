@@ -61,7 +61,7 @@ async def _run(report: Report, root: Path, keys: int, changes: int, rounds: int)
     await _parquet(report, root, job, rounds, at)
     await _postgres(report, root, job, rounds, at)
     await _delta(report, root, job, at)
-    await _beside(report, root, job, rounds * 5, at)
+    await _beside(report, root, job, rounds * 30, at)
 
 
 class _Job:

@@ -17,6 +17,7 @@ from statebackend.errors import (
     KeyTypeError,
     MirrorSchemaError,
     StoreAccessError,
+    StoreFullError,
     StoreUnavailableError,
     WrongMirrorError,
 )
@@ -181,6 +182,15 @@ async def test_a_table_without_rights_locked_full_or_gone(place: str) -> None:
         other.execute("LOCK TABLE legs IN EXCLUSIVE MODE")
         with pytest.raises(StoreUnavailableError, match="locked"):
             await job.mirror(target(lock_timeout_s=0.05))
+    execute(
+        place,
+        "CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql"
+        " AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'disk_full'; END $$",
+        "CREATE TRIGGER no_space BEFORE INSERT ON legs EXECUTE FUNCTION no_space()",
+    )
+    with pytest.raises(StoreFullError):
+        await job.mirror(target())
+    execute(place, "DROP FUNCTION no_space CASCADE")
     await job.mirror(target())
     assert rows_of(place) == await job.state()
     execute(place, "DROP TABLE legs")
