@@ -11,8 +11,9 @@ from typing import Final
 
 from statebackend._checkpoint.far_runs import REQUEST_BYTES, REQUESTS_AT_ONCE, FarRuns
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.column_changes import Typed
 from statebackend._codec.change_sets.paged_changes import PagedChanges
-from statebackend._codec.change_sets.parts import decode_parts, encode_parts
+from statebackend._codec.columns import packed
 from statebackend._columns.keys import HashedKeys, count_of, hash_parts
 from statebackend._reading.rows.merged_rows import NewestRows
 from statebackend._runs.far_pages import FarRange
@@ -106,13 +107,9 @@ class PagesOfKeys:
         def look_up() -> Sequence[Changes]:
             answers.begin_again()
             hashed = HashedKeys(keys, hash_parts(keys))
-            # Encoded and decoded: what is found shares memory with the next.
             return [
-                each
-                for found in pages.find(hashed)
-                for each in decode_parts(
-                    encode_parts([proper(found.key, partial(PagedChanges.of_rows, self._state_id, found.rows))])
-                )
+                _detached(proper(each.key, partial(PagedChanges.of_rows, self._state_id, each.rows)))
+                for each in pages.find(hashed)
             ]
 
         while True:
@@ -129,3 +126,14 @@ class PagesOfKeys:
             answers.fetched.setdefault(each, []).append(data)
 
         await in_order_of(ranges, fetch, keep, concurrency_max=REQUESTS_AT_ONCE)
+
+
+def _detached(changes: PagedChanges) -> PagedChanges:
+    """The same rows, in memory of their own: what is found shares it with the next."""
+    return PagedChanges(
+        changes.state_id,
+        changes.groups,
+        [Typed(each.type, packed(each.column)) for each in changes.keys],
+        {name: Typed(each.type, packed(each.column)) for name, each in changes.columns.items()},
+        hashes=changes.hashes,
+    )

@@ -60,6 +60,16 @@ class CloudJob(Job):
         return replaced(self.settings, local=(f"{self.directory}/{host}",))
 
 
+async def filled(settings: Settings, directory: Path) -> CloudJob:
+    """A job with `KEYS` keys in a base."""
+    job = CloudJob(settings, directory)
+    async with sb.open_backend(job.settings) as backend:
+        job.write(backend, [f"k{number}" for number in range(KEYS)])
+        await job.commit(backend)
+        await job.commit(backend)
+    return job
+
+
 class AnyFarRuns:
     """For each cloud. `by_proxy` is a fixture."""
 
@@ -67,11 +77,7 @@ class AnyFarRuns:
         self, by_proxy: Settings, proxy: FaultProxy, tmp_path: Path
     ) -> None:
         """Opening reads a part, look-ups a page for each key; each request is counted, and the last copy ends them."""
-        job, answers = CloudJob(by_proxy, tmp_path), Answers()
-        async with sb.open_backend(job.settings) as backend:
-            job.write(backend, [f"k{number}" for number in range(KEYS)])
-            await job.commit(backend)
-            await job.commit(backend)
+        job, answers = await filled(by_proxy, tmp_path), Answers()
         stored = sum(path.stat().st_size for path in job.segments("local"))
         assert stored > KEYS * 30
         proxy.plan.append(answers)
@@ -102,11 +108,7 @@ class AnyFarRuns:
         self, by_proxy: Settings, proxy: FaultProxy, tmp_path: Path
     ) -> None:
         """Once: what is damaged again ends the look-up, and is right the next time."""
-        job, answers = CloudJob(by_proxy, tmp_path), Answers()
-        async with sb.open_backend(job.settings) as backend:
-            job.write(backend, [f"k{number}" for number in range(KEYS)])
-            await job.commit(backend)
-            await job.commit(backend)
+        job, answers = await filled(by_proxy, tmp_path), Answers()
         with always_by_ranges(copies_come_in=False):
             async with sb.open_backend(job.on("first")) as backend:
                 proxy.plan.append(answers)

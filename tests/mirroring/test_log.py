@@ -180,6 +180,22 @@ async def _killed_at_every_request(moment: Any, *, has_many_files: bool) -> None
         assert nth > 8
 
 
+async def test_what_a_killed_attempt_left_goes_though_the_next_one_is_killed_too() -> None:
+    """The first one after a file of its own, the second with the file that ends the step."""
+    job, table = Job(), MemoryStore()
+    await job.commit(dict.fromkeys("abcdefgh", EWR))
+    deaths = [
+        [Fail(operation="put", moment="after")],
+        [Fail(operation="put_if_absent", moment="after"), Fail(operation="get")],
+    ]
+    with small_bounds(0, share=1.0):
+        for death in deaths:
+            with pytest.raises(StoreUnavailableError):
+                await job.mirror(ParquetTarget("memory://folder", store=FaultyStore(table, death)))
+        await job.mirror(ParquetTarget("memory://folder", store=table))
+    assert shown(await laid_out(table)) == await job.state()
+
+
 async def test_two_at_once_and_a_late_one() -> None:
     """A mirror that sleeps while another goes on writes nothing twice, and nothing old."""
     job, folder = Job(), MemoryStore()

@@ -224,8 +224,7 @@ class BaseWriter:
                 self._rocksdb.confirmed(bases.rocksdb)
             if self._take_over is not None:
                 self._take_over()
-                self._take_over = None
-            self._phase, self._bases, self._uploaded = _Phase.IDLE, None, []
+            self._phase, self._bases, self._take_over, self._uploaded = _Phase.IDLE, None, None, []
 
     def refused(self, bases: Bases | None) -> None:
         """No commit holds these bases or ever will: they are offered to the next one. Otherwise as `confirmed`."""

@@ -11,6 +11,7 @@ import importlib
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -54,7 +55,9 @@ GROUP_BYTES_MIN: Final = MiB
 """About as large is the first row group of a file that is encoded while its rows are read."""
 _FINAL: Final = re.compile(r"(\d{12})\.parquet")
 ATTEMPT_KEY: Final = b"statebackend.attempt"
-_PART: Final = re.compile(r"(\d{12})-\d{5}-([0-9a-f]{8})\.parquet")
+_PART: Final = re.compile(r"(\d{12})-(\d{5})-([0-9a-f]{8})\.parquet")
+_FIRST: Final = "00000"
+"""The part that each attempt at a step of several files begins with."""
 _OURS: Final = re.compile(r"\d{12}(-\d{5}-[0-9a-f]{8})?\.parquet")
 
 
@@ -101,11 +104,9 @@ class ParquetTarget(MirrorTarget):
             return MirrorMark(is_empty=not files)
         told = await self._threads.cpu(_told_by, await self._store.get(newest))
         self._columns = told.columns
-        attempts: dict[str, set[str]] = {}
-        for part in filter(None, map(_PART.fullmatch, files)):
-            attempts.setdefault(part[1], set()).add(part[2])
-        for number, found in attempts.items():
-            if len(found) > 1 and f"{number}.parquet" <= newest:
+        attempts = Counter(part[1] for part in map(_PART.fullmatch, files) if part and part[2] == _FIRST)
+        for number, count in attempts.items():
+            if count > 1 and f"{number}.parquet" <= newest:
                 await self._clear(number)
         return MirrorMark(told.mirror_id, int(newest.removesuffix(".parquet")))
 
@@ -136,7 +137,7 @@ class ParquetTarget(MirrorTarget):
         told = await self._threads.cpu(_told_by, await self._store.get(f"{number}.parquet"))
         if told.attempt is not None:  # older releases did not name it
             for key in [info.key async for info in self._store.list(f"{number}-")]:
-                if (part := _PART.fullmatch(key)) and part[2] != told.attempt:
+                if (part := _PART.fullmatch(key)) and part[3] != told.attempt:
                     await self._store.delete(key)
 
     def ahead(self, mirror_id: str) -> EarlyRows:
