@@ -37,7 +37,7 @@ BOUNDS: Final[Mapping[str, Mapping[str, int]]] = {
     "_following.log_steps": {"ENTRIES_MAX": 2},
     "_following.tables": {"IN_MEMORY_AT_ONCE": 2, "IN_FILES_AT_ONCE": 2},
     "_log.coordinator": {"RECENT_MAX": 2, "RECENT_BYTES_MAX": 512},
-    "_log.log_reader": {"HOLE_MAX": 4, "DECODE_ON_LOOP_BYTES_MAX": 64},
+    "_log.log_reader": {"DECODE_ON_LOOP_BYTES_MAX": 64},
     "_log.outbox": {"ENCODE_ON_LOOP_BYTES_MAX": 64},
     "_log.sweeping.sweep_requests": {"BATCH_MAX": 2},
     "_mirroring.planning": {"COMMITS_MAX": 2, "CHANGES_MAX": 3},
