@@ -97,12 +97,16 @@ class MirrorLog:
                 continue  # another process has gone on, and deleted it
 
     async def write_down(self, step: MirrorStep) -> MirrorStep:
-        """Make the step. Returns it, or that which another process has made under its number."""
+        """Make the step. Returns it, or that which another process has made under its number, or under a later one.
+
+        While this process slept, others may have made the step, gone on, and forgotten it: so its number may be free.
+        """
         try:
             await self._store.put_if_absent(self._key(step.number), [msgspec.json.encode(step)])
         except ObjectExistsError:
             return await self._load(step.number)
-        return step
+        is_newest = (await self._numbers())[-1:] in ([], [step.number])
+        return step if is_newest else await self.newest() or step
 
     async def done(self, step: MirrorStep) -> MirrorStep:
         """Note that the table has it, perhaps as of a later commit that did not change it; forget what nobody needs."""

@@ -223,6 +223,24 @@ async def test_two_at_once_and_a_late_one() -> None:
     assert shown(await laid_out(folder)) == await job.state()
 
 
+@pytest.mark.parametrize("steps", range(1, 6))
+async def test_one_that_slept_while_another_took_steps_sees_that(steps: int, tmp_path: Path) -> None:
+    """The log of the mirror has forgotten the step after its own: its number is free once more."""
+    job = Job()
+    await job.commit({"a": EWR})
+    async with open_mirroring(job.settings, Mirror("legs", to=tmp_path), store=job.store, clock=job.clock) as asleep:
+        await asleep.catch_up()
+        for number in range(steps):
+            await job.commit({f"{number}": EWR})
+            await job.mirror(tmp_path)
+        await job.commit({"a": LGA})
+        await asleep.catch_up()
+    assert shown(tmp_path) == await job.state()
+    await job.commit({"b": JFK})
+    await job.mirror(tmp_path)
+    assert shown(tmp_path) == await job.state()
+
+
 async def test_a_job_that_goes_back_gets_compensating_rows(tmp_path: Path) -> None:
     """What was abandoned stays in the log; rows behind it take it back."""
     job = Job()
