@@ -4,6 +4,7 @@ By matplotlib, which draws the demo's picture, too: logarithmic axes, legends an
 figures and on matplotlib's release alone.
 """
 
+import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ BARS: Final = (
 
 
 def draw(results: Sequence[Result], directory: Path) -> Iterator[Path]:
-    """Draw what there are results for, and return the files."""
+    """Draw what there are results for, and return the files. Raises `ValueError` if labels overlap."""
     directory.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
         for name, benchmark, what, axis, at in COURSES:
@@ -137,4 +138,9 @@ def _plainly() -> FuncFormatter:
 def _saved(figure: Any, path: Path) -> Path:
     figure.savefig(path, transparent=True, metadata={"Date": None})
     plt.close(figure)
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        labels = [label for label in axis.get_ticklabels() if label.get_text()]
+        for one, other in itertools.pairwise(labels):
+            if one.get_window_extent().overlaps(other.get_window_extent()):
+                raise ValueError(f"{path.name}: the labels {one.get_text()} and {other.get_text()} overlap")
     return path
