@@ -8,6 +8,8 @@ import msgspec
 
 from statebackend._codec.commit import Commit
 from statebackend._columns.arrow import Schema
+from statebackend._following.log_steps import LOOK_WELL_S
+from statebackend._following.position import KnownMoment
 from statebackend._log.fresh_names import new_stamp
 from statebackend._log.mirror_steps import NEW, MirrorLog, MirrorStep
 from statebackend._mirroring import agreement
@@ -75,6 +77,7 @@ class Mirroring:
         self._fitted: Any = None
         self._swept = 0
         self._fresh_s = clock.monotonic()
+        self._looked_well: KnownMoment | None = None  # when the end of the job's log was last looked for
         self._without_keys: tuple[int, str] | None = None  # a commit at which the state has none, and had none before
         self.report = MirrorReport(name=mirror.name)
 
@@ -90,6 +93,10 @@ class Mirroring:
         """Take one step; false if none is left to take. A cancelled call leaves a step that the next one takes."""
         if not self._is_known:
             await self._find()
+        if await self._nothing_follows():
+            self._note_fresh()
+            return False
+        self._looked_well = KnownMoment(self._clock)
         at_least = None if self._at is None else self._at.sequence + 1  # else it looks behind holes, too
         newest = (await self._primary.find(at_least=at_least)).commit
         if self._at is not None and self._mirror.state not in {each.name for each in newest.states}:
@@ -99,8 +106,7 @@ class Mirroring:
         has_none = is_new and self._without_keys == (newest.sequence, newest.stamp)
         planned = None if has_none else await self._planned(newest)
         if planned is None:
-            self._fresh_s = self._clock.monotonic()
-            self._observer.mirror_lagged(self._mirror.name, commits=0, seconds=0.0)
+            self._note_fresh()
             return False
         try:
             moved = await self._take(planned)
@@ -119,6 +125,20 @@ class Mirroring:
         return moved and not is_at_newest
 
     # -------------------------------------------------------------------------------------------------- where it stands
+
+    async def _nothing_follows(self) -> bool:
+        """True if the log has no entry behind the commit that the table has: one request, and most looks need no other.
+
+        A log that was put back, or has lost an entry, has none either: a look in full sees that, after `LOOK_WELL_S`.
+        """
+        at, looked_well = self._at, self._looked_well
+        if at is None or looked_well is None or looked_well.since_s() >= LOOK_WELL_S:
+            return False
+        return self._begun is None and not self._anew and not await self._primary.log.exists(at.sequence + 1)
+
+    def _note_fresh(self) -> None:
+        self._fresh_s = self._clock.monotonic()
+        self._observer.mirror_lagged(self._mirror.name, commits=0, seconds=0.0)
 
     async def _find(self) -> None:
         """Ask the mirror's log, then the table. Raises `WrongMirrorError`."""

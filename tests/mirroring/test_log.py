@@ -2,6 +2,7 @@
 
 import operator
 import os
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -13,12 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import statebackend as sb
+from statebackend._following.log_steps import LOOK_WELL_S
 from statebackend._mirroring.keeping_up import open_mirroring
 from statebackend._mirroring.mirrors import Mirror
 from statebackend._mirroring.targets import parquet
 from statebackend._mirroring.targets.parquet import ParquetTarget
 from statebackend.errors import InputError, KeyTypeError, StoreAccessError, StoreUnavailableError, WrongMirrorError
 from statebackend.objectstore import MemoryStore
+from statebackend.objectstore.scoped import CountingStore
 from statebackend.testing import Fail, FaultyStore
 from tests.log.swept import HOUR_S
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg, copied, laid_out, ops, shown
@@ -239,6 +242,33 @@ async def test_one_that_slept_while_another_took_steps_sees_that(steps: int, tmp
     await job.commit({"b": JFK})
     await job.mirror(tmp_path)
     assert shown(tmp_path) == await job.state()
+
+
+async def test_a_look_that_finds_nothing_is_one_request(tmp_path: Path) -> None:
+    """From time to time it is one in full, which sees a log that was put back."""
+    job = Job()
+    await job.commit({"a": EWR})
+    before = await copied(job.store)
+    await job.commit({"a": LGA})
+    store = CountingStore(job.store)
+    async with open_mirroring(job.settings, Mirror("legs", to=tmp_path), store=store, clock=job.clock) as mirroring:
+        await mirroring.catch_up()
+
+        async def requests_of_a_look() -> Counter[str]:
+            asked = store.requests
+            await mirroring.catch_up()
+            return store.requests - asked
+
+        assert await requests_of_a_look() == {"head": 1}
+        for key in [info.key async for info in job.store.list("fleet/commits/")]:
+            await job.store.delete(key)
+        for key in [info.key async for info in before.list("")]:
+            await job.store.put(key, [await before.get(key)])
+        job.clock.now_s += LOOK_WELL_S / 2
+        assert await requests_of_a_look() == {"head": 1}
+        job.clock.now_s += LOOK_WELL_S / 2
+        with pytest.raises(WrongMirrorError, match="put back"):
+            await mirroring.catch_up()
 
 
 async def test_a_job_that_goes_back_gets_compensating_rows(tmp_path: Path) -> None:
