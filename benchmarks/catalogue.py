@@ -114,6 +114,7 @@ CATALOGUE: Final[Mapping[str, Benchmark]] = {
             180,
             [
                 ("spark.large", {"keys": 100_000, "batches": 6, "rounds": 1}),
+                ("spark.over_runs", {"keys": 100_000, "batches": 6, "rounds": 1}),
                 ("spark.parallel", {"keys": 100_000, "batches": 6, "rounds": 1}),
                 ("spark.importing", {"keys": 20_000, "rounds": 1}),
                 ("spark.python_apis", {"keys": 2_000, "rows": 2_000, "batches": 4, "rounds": 1}),

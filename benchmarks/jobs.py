@@ -73,9 +73,9 @@ def open_job(folder: Path, kind: str, bases: Bases | None = None, /, **changes: 
         yield Job(portal, opened, KINDS[kind].totals(opened), bases)
 
 
-def read_totals(folder: Path, kind: str) -> Any:
+def read_totals(folder: Path, kind: str, **changes: Any) -> Any:
     """All totals of a job that nobody has open."""
-    reading = sb.open_backend(settings_of(folder, kind), read_only=True)
+    reading = sb.open_backend(settings_of(folder, kind, **changes), read_only=True)
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(reading) as opened:
         return KINDS[kind].totals(opened).table()
 

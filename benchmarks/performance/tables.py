@@ -81,7 +81,8 @@ def size(results: Sequence[Result]) -> str:
         f"![{title} the number of keys](performance/{name}.svg)\n\n{_by_size(results, 'size', what, unit)}"
         for name, what, unit, title in parts
     )
-    return "\n".join([*charts, _by_size(results, "size", "own memory by size", "MB")])
+    memory = _by_size(results, "size", "own memory by size", "MB")
+    return "\n".join([*charts, memory, _by_size(results, "spark.over_runs", "a batch on Spark over runs", "ms")])
 
 
 def parallelism(results: Sequence[Result]) -> str:

@@ -63,9 +63,11 @@ class _KeyTotals(sb.spark.KeyedProcessor):
         self.totals[key] = Total(old.n + len(rows), total, max(old.last, last))
 
 
-def by_table(kind: str = "heap", settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contestant:
-    """Ours, with `process_table` and states of that kind; `options` are the sink's."""
-    return Contestant(partial(_by_table, kind, options), settings, partial(_totals_of, kind))
+def by_table(
+    kind: str = "heap", settings: Mapping[str, str] = DEFAULT, table: str = "heap", **options: Any
+) -> Contestant:
+    """Ours, with `process_table` and states of that kind, in that table; `options` are the sink's."""
+    return Contestant(partial(_by_table, kind, table, options), settings, partial(_totals_of, kind, table=table))
 
 
 def on_executors(kind: str = "heap", settings: Mapping[str, str] = DEFAULT, **options: Any) -> Contestant:
@@ -123,8 +125,8 @@ def with_state_by_rows() -> Contestant:
     return Contestant(_with_state, EXPERT, _variable)
 
 
-def _by_table(kind: str, options: Mapping[str, Any], rows: DataFrame, work: Path) -> Any:
-    return _foreach(rows, work, _sink(_TableTotals(kind), work, **options))
+def _by_table(kind: str, table: str, options: Mapping[str, Any], rows: DataFrame, work: Path) -> Any:
+    return _foreach(rows, work, _sink(_TableTotals(kind), work, table, **options))
 
 
 def _by_key(rows: DataFrame, work: Path) -> Any:
@@ -154,8 +156,8 @@ def _collect(df: DataFrame) -> None:
     pa.Table.from_batches(df._collect_as_arrow())  # type: ignore[operator]  # noqa: SLF001
 
 
-def _totals_of(kind: str, _spark: SparkSession, work: Path) -> Any:
-    return read_totals(work, kind)
+def _totals_of(kind: str, _spark: SparkSession, work: Path, **changes: Any) -> Any:
+    return read_totals(work, kind, **changes)
 
 
 def _kept(value: str, spark: SparkSession, work: Path, **options: str) -> Any:
@@ -194,8 +196,8 @@ def _in_pandas(_key: tuple[str], frames: Iterator[pd.DataFrame], state: GroupSta
     return iter(())
 
 
-def _sink(processor: sb.spark.KeyedProcessor, work: Path, **options: Any) -> sb.spark.StatefulSink:
-    return sb.spark.StatefulSink(processor, settings_of(work, "heap"), key="key", **options)
+def _sink(processor: sb.spark.KeyedProcessor, work: Path, table: str = "heap", **options: Any) -> sb.spark.StatefulSink:
+    return sb.spark.StatefulSink(processor, settings_of(work, "heap", table=table), key="key", **options)
 
 
 def _foreach(rows: DataFrame, work: Path, function: Callable[[DataFrame, int], None]) -> Any:
