@@ -47,6 +47,8 @@ class Beside:
     def look(self) -> None:
         """Wait for the newest commit, and compare all keyed states. The answers must be of that commit."""
         running = self._running
+        if self._last is not None and self._last >= running.held.groups:  # the job has no such key groups any more
+            self.close()
         if self._fleet is None:
             self._fleet = self._open()
         self._sky.left = TROUBLES
