@@ -565,6 +565,20 @@ def test_bulk_takes_whatever_has_elements(many: Callable[[Any], Any]) -> None:
     assert contents(later) == contents(states)
 
 
+def test_bulk_copies_what_a_function_changes_in_place() -> None:
+    """As single calls do: one object that is given to several keys is not theirs in common, and stays as it was."""
+    states, one = all_states(), [1]
+    each, many = (states.reducing_state(name, list[int], operator.iadd) for name in ("each", "many"))
+    for key in ("a", "b", "a"):
+        each.add(key, one)
+    many.add_many(["a", "b", "a"], [one] * 3)
+    assert dict(many) == dict(each) == {"a": [1, 1], "b": [1]}
+    newest = states.value_state("newest", list[int] | None, default=None)
+    newest.update_many(["a", "b", "a"], [one] * 3, lambda old, new: new if old is None else operator.iadd(old, new))
+    newest.update_many(["b", "b"], [one, [2]], lambda old, new: new if new is one else operator.iadd(old, new))
+    assert (dict(newest), one) == ({"a": [1, 1], "b": [1, 2]}, [1])
+
+
 def test_bulk_takes_pyarrow() -> None:
     """Itself, where it is installed."""
     pyarrow = pytest.importorskip("pyarrow")

@@ -1,7 +1,7 @@
 """The base class of the kinds with one encoded value per key: value, reducing and aggregating states."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges, of_cells
@@ -14,6 +14,9 @@ from statebackend.ids import Key
 
 V = TypeVar("V")
 T = TypeVar("T")
+
+UNCHANGING: Final = frozenset({bool, bytes, float, int, str, type(None)})
+"""Types of values of which no function changes one in place."""
 
 
 class CellState(KeyedState[bytes, V]):
@@ -114,5 +117,11 @@ class CellState(KeyedState[bytes, V]):
         folded = dict(zip(distinct, self._get_many(distinct, lambda _: nothing), strict=True))
         for key, value in zip(keys, values, strict=True):
             found = folded[key]
-            folded[key] = first(key, value) if found is nothing else combine(found, value)  # type: ignore[arg-type]
+            made = first(key, value) if found is nothing else combine(found, value)  # type: ignore[arg-type]
+            # The caller's own object is not changed in place by the next call, nor is it that of two keys.
+            folded[key] = self._copied(made) if made is value and type(made) not in UNCHANGING else made  # type: ignore[comparison-overlap]
         self._put_many(distinct, list(folded.values()))  # type: ignore[arg-type]  # every key has a value by now
+
+    def _copied(self, value: V) -> V:
+        serializer = self._values.serializer
+        return serializer.decode(serializer.encode(value))
