@@ -21,6 +21,28 @@ _WHOLE: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
 )
 
 
+def as_yielded(row: Any, *, is_deep: bool) -> Any:
+    """A copy of a row, made when it is yielded: the processor may change its own then, and yield it again.
+
+    `is_deep`: of what its values hold, too, see `is_deep`. What is no row is left as it is.
+    """
+    if not isinstance(row, Mapping):
+        return row
+    flat = dict(cast("Mapping[Any, Any]", row))
+    return _without_shared(flat) if is_deep else flat
+
+
+def is_deep(schema: Any) -> bool:
+    """True if a column of the schema holds lists, maps or records, which can be changed in place."""
+    return isinstance(schema, _pa.Schema) and any(_types.is_nested(field.type) for field in schema)
+
+
+def _without_shared(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_shared(each) for name, each in cast("dict[Any, Any]", value).items()}
+    return list(map(_without_shared, cast("list[Any]", value))) if isinstance(value, list) else value
+
+
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
     """A `pyarrow.Table` of rows that must all have exactly the columns of the schema, in any order.
 

@@ -47,6 +47,40 @@ class Putting(KeyedProcessor):
         yield self._row
 
 
+class PuttingOneRow(KeyedProcessor):
+    """Yields one dictionary again and again, and changes it in between."""
+
+    output_schema = pa.schema([("n", pa.int64()), ("seen", pa.list_(pa.struct([("n", pa.int64())])))])
+
+    def open(self, context: Any) -> None:
+        """It has no state."""
+
+    def process(self, key: Any, rows: Any, context: Any) -> Any:
+        out: dict[str, Any] = {"n": 0, "seen": []}
+        for row in rows:
+            out["n"] += row["n"]
+            out["seen"].append({"n": row["n"]})
+            yield out
+        out["seen"][0]["n"] = out["n"] = -1
+
+
+class PuttingOneRowLater(PuttingOneRow):
+    """The same, asynchronous."""
+
+    async def process(self, key: Any, rows: Any, context: Any) -> Any:
+        for row in super().process(key, rows, context):
+            yield row
+
+
+@pytest.mark.parametrize("class_", [PuttingOneRow, PuttingOneRowLater])
+def test_a_row_is_put_out_as_it_was_when_it_was_yielded(class_: Any) -> None:
+    """All rows of a key were as the last one."""
+    one, two = {"n": 1}, {"n": 2}
+    with ProcessorTester(class_(), key="key") as tester:
+        put_out = tester.batch([{"key": "a"} | one, {"key": "a"} | two])
+    assert put_out == [{"n": 1, "seen": [one]}, {"n": 3, "seen": [one, two]}]
+
+
 class PuttingTable(Putting):
     """The same as a table, whose own schema allows any null."""
 

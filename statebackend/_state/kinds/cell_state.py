@@ -114,13 +114,14 @@ class CellState(KeyedState[bytes, V]):
         self._check_many(keys)  # before any lookup: True would be taken for 1
         distinct = list(dict.fromkeys(keys))
         nothing = object()
-        folded = dict(zip(distinct, self._get_many(distinct, lambda _: nothing), strict=True))
+        folded: dict[Key, Any] = dict(zip(distinct, self._get_many(distinct, lambda _: nothing), strict=True))
         for key, value in zip(keys, values, strict=True):
             found = folded[key]
-            made = first(key, value) if found is nothing else combine(found, value)  # type: ignore[arg-type]
+            made = first(key, value) if found is nothing else combine(found, value)
             # The caller's own object is not changed in place by the next call, nor is it that of two keys.
-            folded[key] = self._copied(made) if made is value and type(made) not in UNCHANGING else made  # type: ignore[comparison-overlap]
-        self._put_many(distinct, list(folded.values()))  # type: ignore[arg-type]  # every key has a value by now
+            is_given = made is cast("object", value) and type(made) not in UNCHANGING
+            folded[key] = self._copied(made) if is_given else made
+        self._put_many(distinct, list(folded.values()))
 
     def _copied(self, value: V) -> V:
         serializer = self._values.serializer
