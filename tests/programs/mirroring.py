@@ -108,7 +108,7 @@ class Beside:
     def _close_sink(self, declared: Declared) -> None:
         """A sink that closes has its mirrors carry over what was committed. It has begun them with its first batch."""
         sink = self._running.sink
-        if sink._mirrors._running:
+        if any(one._given[1].name == self._name for _, one in sink._mirrors._running):  # and not of an earlier step
             with mock.patch.object(mirrors_beside, "CLOSE_S", PATIENCE_S):
                 sink.close()
             self._compare(declared)
