@@ -52,6 +52,7 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._processing.clockless",
         'if event_time is None and clock is None and overrides(processor, "on_timer"):',
         "if False:",
+        needs=("slip: timers without a clock", "clock: none"),
     ),
     _Mend(
         "a clock that was forgotten at a restart stands still",
@@ -77,6 +78,7 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._processing.runner",
         'raise InputError("the processor yields rows and the sink has no output: give the sink one", key=key)',
         "return",
+        needs=("slip: no output",),
     ),
     _Mend(
         "an expired value of a sink without a clock never expires",
@@ -191,6 +193,14 @@ TAKEN_BACK: Final[Sequence[Mutant]] = (
         "statebackend._ranges.contribution",
         "    if base is None or base.epoch != epoch:",
         "    if True:",
+    ),
+    # ------------------------------------------------------------------------------------ once not drawn, or too seldom
+    _Mend(
+        "rows that are merged over runs are in no order",
+        "statebackend._runs.merged_streams",
+        "    places = places_in_order(orders_of(hashes, groups), hashes)\n    is_hidden",
+        "    places = np.arange(len(hashes))\n    is_hidden",
+        needs=("table: runs or state_memory_bytes", "kind: columns"),
     ),
     # ------------------------------------------------------------------------------------------ found by programs alone
     _Mend(

@@ -1,7 +1,8 @@
 """Many programs: `python -m tests.programs --seeds 1000`, or `nox -s programs`.
 
-At the end it says which pairs of traits have met. With `--record FILE` runs add up: without `--first` one goes on
-behind the last seed that is recorded there. `--show SEED` shrinks one that fails, and prints it as code.
+At the end it says which pairs of traits have met, and how many slips were made. With `--record FILE` runs add up:
+without `--first` one goes on behind the last seed that is recorded there. `--show SEED` shrinks one that fails, and
+prints it as code. `--pairs` runs nothing: it says which pairs meet in the seeds as they are drawn now.
 """
 
 import argparse
@@ -12,7 +13,8 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from tests.programs.program import Batch, Program
 from tests.programs.real_spark import OnSpark
 from tests.programs.running import run
 from tests.programs.shrinking import shrunk
+from tests.programs.slips import MADE
 from tests.proof.record import (
     PIECES_HEAD,
     ProofRecord,
@@ -68,21 +71,53 @@ def cause_of(error: Exception) -> str:
     )
 
 
-def run_seeds(first: int, count: int) -> tuple[int, Sequence[Found], Pairs]:
-    """Run these seeds; return how many batches they had, those that fail, and which pairs have met."""
+class Seen:
+    """What came of programs: which fail, which pairs have met, which slips were made, and how many batches they had."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.broken: list[Found] = []
+        self.pairs = Pairs()
+        self.slips = Counter[tuple[str, bool]]()
+
+    def note(self, seed: int, program: Program, error: Exception | None) -> None:
+        """One that was run now."""
+        self.pairs.note(program)
+        self.batches += sum(isinstance(step, Batch) for step in program.steps)
+        self.slips += MADE
+        MADE.clear()
+        if error is not None:
+            self.broken.append(Found(seed, cause_of(error), str(error)))
+            print(f"seed {seed}: {self.broken[-1].cause}\n    {str(error)[:400]}", flush=True)
+
+    def add(self, other: "Seen") -> None:
+        self.batches += other.batches
+        self.broken += other.broken
+        self.pairs.add(other.pairs)
+        self.slips += other.slips
+
+    def of_slips(self) -> str:
+        """How many were made, and how many of them went through."""
+        kinds, silent = len({what for what, _ in self.slips}), sum(self.slips[each] for each in self.slips if each[1])
+        return f"{self.slips.total():,} slips of {kinds} kinds were made, and {silent:,} of them ended in silence"
+
+
+def run_seeds(first: int, count: int) -> Seen:
+    """Run these seeds, and tell of those that fail."""
     logging.disable(logging.CRITICAL)  # what goes wrong goes wrong on purpose
-    batches, broken, pairs = 0, list[Found](), Pairs()
+    seen = Seen()
     for seed in range(first, first + count):
         program = draw(seed)
-        pairs.note(program)
-        batches += _batches(program)
-        if (error := failure_of(program)) is not None:
-            broken.append(Found(seed, cause_of(error), str(error)))
-    return batches, broken, pairs
+        seen.note(seed, program, failure_of(program))
+    return seen
 
 
-def _batches(program: Program) -> int:
-    return sum(isinstance(step, Batch) for step in program.steps)
+def pairs_in(first: int, count: int) -> Pairs:
+    """The pairs that meet in these seeds, as they are drawn now; none is run."""
+    pairs = Pairs()
+    for seed in range(first, first + count):
+        pairs.note(draw(seed))
+    return pairs
 
 
 def show(seed: int) -> None:
@@ -99,26 +134,51 @@ def show(seed: int) -> None:
 
 def on_spark(asked: SeedPiece, record: Path | None) -> None:
     """Run these seeds on a real session. Exit status 1 if one is broken."""
-    broken, begun_s, before = list[Found](), time.monotonic(), recorded(record)
-    pairs, run_by_now = Pairs(), SeedPiece(asked.tree, asked.first, 0, 0, 0)
+    writing, seen = Writing(asked, record, "--spark"), Seen()
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
         spark = build_session(Path(folder, "warehouse"))
         for seed in range(asked.first, asked.end):
-            program, sound = draw(seed), len(broken)
+            program, found = draw(seed), None
             try:
                 OnSpark(program, Path(folder, str(seed)), spark).run()
             except Exception as error:  # noqa: BLE001  # as in `failure_of`
-                broken.append(Found(seed, cause_of(error), str(error)))
-                print(f"seed {seed}: {cause_of(error)}\n    {str(error)[:400]}")
+                found = error
             shutil.rmtree(Path(folder, str(seed)), ignore_errors=True)
-            pairs.note(program)
-            run_by_now = run_by_now.with_next(SeedPiece(asked.tree, seed, 1, _batches(program), len(broken) - sound))
-            print(f"{run_by_now.seeds:>7,} of {asked.seeds:,} seeds on Spark, {len(broken)} broken", flush=True)
-            if record is not None:
-                write_record(record, in_all(before, run_by_now, pairs, time.monotonic() - begun_s, option="--spark"))
+            seen.note(seed, program, found)
+            writing.write(seen, seed + 1)
         spark.stop()
-    print(*by_cause(broken), f"{time.monotonic() - begun_s:.0f} s", sep="\n")
-    raise SystemExit(1 if broken else 0)
+    writing.end(seen)
+
+
+class Writing:
+    """A run of these seeds that is under way: tells how far it is, and adds it to a record."""
+
+    def __init__(self, asked: SeedPiece, record: Path | None, option: str = "--seeds") -> None:
+        self._asked, self._record, self._option = asked, record, option
+        self._begun_s = time.monotonic()
+        self._before = recorded(record)
+        self._drawn = Pairs()
+        for piece in pieces_of(self._before):
+            self._drawn.add(pairs_in(piece.first, piece.seeds))
+
+    def write(self, seen: Seen, end: int) -> None:
+        """All seeds below `end` were run. The record has them now: a run that is ended early has not been in vain."""
+        asked, broken = self._asked, len(seen.broken)
+        print(f"{end - asked.first:>7,} of {asked.seeds:,} seeds, {broken} broken", flush=True)
+        if self._record is not None:
+            run = SeedPiece(asked.tree, asked.first, end - asked.first, seen.batches, broken)
+            drawn = Pairs()
+            drawn.add(self._drawn)
+            drawn.add(seen.pairs)
+            notes = (f"In the last piece, whose command, day and time these are, {seen.of_slips()}.", of_pairs(drawn))
+            seconds = time.monotonic() - self._begun_s
+            write_record(self._record, in_all(self._before, run, notes, seconds, self._option))
+
+    def end(self, seen: Seen) -> None:
+        """Tell what came of it. Exit status 1 if one is broken."""
+        seconds = time.monotonic() - self._begun_s
+        print(*seen.pairs.lines(), seen.of_slips(), *by_cause(seen.broken), f"{seconds:.0f} s", sep="\n")
+        raise SystemExit(1 if seen.broken else 0)
 
 
 def main() -> None:
@@ -129,35 +189,31 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, metavar="SEED", help="shrink a seed that fails, and stop")
     parser.add_argument("--spark", type=int, metavar="N", help="run so many on a real session of Spark, and stop")
+    parser.add_argument("--pairs", action="store_true", help="count which pairs meet in the seeds, and run none")
     parser.add_argument("--record", type=Path, metavar="FILE", help="add what came of it to what is there")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if arguments.show is not None:
         show(arguments.show)
         return
-    before = recorded(arguments.record)
-    first = max((piece.end for piece in pieces_of(before)), default=0) if arguments.first is None else arguments.first
+    if arguments.pairs:
+        print(*pairs_in(arguments.first or 0, arguments.seeds).lines(longest=1000), sep="\n")
+        return
+    before = pieces_of(recorded(arguments.record))
+    first = max((piece.end for piece in before), default=0) if arguments.first is None else arguments.first
     asked = SeedPiece(current_commit(), first, arguments.spark or arguments.seeds, 0, 0)
-    joined(pieces_of(before), asked)  # refuses what was run, before it is run
+    joined(before, asked)  # refuses what was run, before it is run
     if arguments.spark is not None:
         on_spark(asked, arguments.record)
         return
-    begun_s, broken, pairs, run_by_now = time.monotonic(), list[Found](), Pairs(), SeedPiece(asked.tree, first, 0, 0, 0)
+    writing, seen = Writing(asked, arguments.record), Seen()
     starts = range(asked.first, asked.end, STEP)
     counts = [min(STEP, asked.end - start) for start in starts]
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        steps = pool.map(run_seeds, starts, counts)
-        for start, count, (batches, found, met) in zip(starts, counts, steps, strict=True):
-            broken += found
-            pairs.add(met)
-            run_by_now = run_by_now.with_next(SeedPiece(asked.tree, start, count, batches, len(found)))
-            for each in found:
-                print(f"seed {each.seed}: {each.cause}\n    {each.text[:400]}")
-            print(f"{run_by_now.seeds:>7,} of {asked.seeds:,} seeds, {len(broken)} broken", flush=True)
-            if arguments.record is not None:  # now: a run that is ended early has not been in vain
-                write_record(arguments.record, in_all(before, run_by_now, pairs, time.monotonic() - begun_s))
-    print(*pairs.lines(), *by_cause(broken), f"{time.monotonic() - begun_s:.0f} s", sep="\n")
-    raise SystemExit(1 if broken else 0)
+        for start, count, found in zip(starts, counts, pool.map(run_seeds, starts, counts), strict=True):
+            seen.add(found)
+            writing.write(seen, start + count)
+    writing.end(seen)
 
 
 def by_cause(broken: Sequence[Found]) -> Sequence[str]:
@@ -174,10 +230,15 @@ def recorded(path: Path | None) -> ProofRecord | None:
     return found if found is not None and found.head == PIECES_HEAD else None
 
 
+def of_pairs(drawn: Pairs) -> str:
+    """For a record: its seeds, as this tree draws them. Those of older pieces were drawn otherwise in part."""
+    return f"As all of these seeds are drawn at this commit, {next(iter(drawn.lines()))}."
+
+
 def in_all(
-    before: ProofRecord | None, run: SeedPiece, pairs: Pairs, seconds: float, option: str = "--seeds"
+    before: ProofRecord | None, run: SeedPiece, notes: Iterable[str], seconds: float, option: str
 ) -> ProofRecord:
-    """The record of this run and of those before it. Its command, day, time and pairs are those of this run."""
+    """The record of this run and of those before it. Its command, day, time and notes are those of this run."""
     pieces = joined(pieces_of(before), run)
     seeds, trees = sum(piece.seeds for piece in pieces), len({piece.tree for piece in pieces})
     return record_of(
@@ -188,7 +249,7 @@ def in_all(
         table=[msgspec.structs.astuple(piece) for piece in pieces],
         notes=(
             f"In all {seeds:,} runs of {distinct_seeds(pieces):,} different seeds, on {trees:,} trees of the sources.",
-            f"In the last piece, whose command, day and time these are, {next(iter(pairs.lines()))}.",
+            *notes,
         ),
     )
 

@@ -105,7 +105,7 @@ FRESH = 100_000
 YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "standby"})
 """What takes longest, and is drawn for one in `WITH_YOUNG` of those: they are many, and each commit has others."""
 WITH_YOUNG = 4
-TAILED = 0.15
+TAILED = 0.25
 """So many programs end with what `tails.py` has."""
 BOUNDED = 0.3
 """So many programs have small bounds."""

@@ -3,6 +3,7 @@
 After a slip the program goes on rightly, in a new run.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from statebackend.errors import (
     StateGoneError,
     WrongQueryError,
 )
-from tests.programs.looking import check, refused
+from tests.programs.looking import WrongError, check, refused
 from tests.programs.operations import change, declare
 from tests.programs.program import Declared, Job, Slip
 from tests.programs.surroundings import attend
@@ -37,10 +38,19 @@ if TYPE_CHECKING:
     from tests.programs.running import Running
 
 
+MADE = Counter[tuple[str, bool]]()
+"""How often each slip was made in this process, and if it ended in silence, or in something wrong."""
+
+
 def slip(running: "Running", step: Slip) -> None:
     """Make the slip, and go on rightly. Nothing, where the program has no place for it."""
-    made = SLIPS[step.what](running, step)
+    try:
+        made = SLIPS[step.what](running, step)
+    except WrongError:
+        MADE[step.what, True] += 1
+        raise
     if made is not False:
+        MADE[step.what, False] += 1
         running.next_run()
 
 
