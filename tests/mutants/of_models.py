@@ -10,8 +10,8 @@ OF_MODELS: Final[Sequence[Mutant]] = (
     Mutant(
         "of a repeated key only the last number is added",
         "statebackend._state.kinds.cell_state",
-        "folded[key] = first(key, value) if found is nothing else combine(found, value)",
-        "folded[key] = first(key, value)",
+        "made = first(key, value) if found is nothing else combine(found, value)",
+        "made = first(key, value)",
         "assert_state_is_the_dictionary",
         hunter="models",
     ),

@@ -105,8 +105,8 @@ FRESH = 100_000
 YOUNG = frozenset({"weather", "kill at a request", "adopt", "rewrite", "standby"})
 """What takes longest, and is drawn for one in `WITH_YOUNG` of those: they are many, and each commit has others."""
 WITH_YOUNG = 4
-TAILED = 0.25
-"""So many programs end with what `tails.py` has."""
+TAILED, FRESH_TAILED = 0.25, 0.12
+"""So many programs end with what `tails.py` has; fewer of those of a commit, which cost more with them."""
 BOUNDED = 0.3
 """So many programs have small bounds."""
 ZONES = ("UTC", "UTC", "America/New_York", "Asia/Kathmandu", "+05:45", "-03:30")
@@ -123,7 +123,7 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
     steps = _steps(drawing)
     groups = chance.choice((128, 128, *GROUPS))
     drawing.chance = Random(f"{seed} and its tail")
-    if "tail" not in held_back and drawing.chance.random() < TAILED:
+    if "tail" not in held_back and drawing.chance.random() < (TAILED if seed < FRESH else FRESH_TAILED):
         steps += tail(drawing)
     drawing.chance = Random(f"{seed} and its bounds")
     bounds = drawing.chance.randrange(1 << 20) if drawing.chance.random() < BOUNDED else None
