@@ -330,3 +330,30 @@ async def in_order(
             tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def one_ahead(fetch: Callable[[], Awaitable[T | None]], consume: Callable[[T], Awaitable[None]]) -> None:
+    """Consume what is fetched, one after the other until that is `None`; the next one is fetched meanwhile.
+
+    An error of either function is raised as it is, once the other one has ended.
+    """
+    item = await fetch()
+    while item is not None:
+        found: list[T | None] = []
+        failures: list[Exception] = []
+
+        async def fetch_next(found: list[T | None] = found, failures: list[Exception] = failures) -> None:
+            try:
+                found.append(await foreign(fetch()))
+            except Exception as error:  # noqa: BLE001  # raised below: a task group would wrap it
+                failures.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fetch_next)
+            try:
+                await foreign(consume(item))
+            except Exception as error:  # noqa: BLE001  # as above
+                failures.insert(0, error)
+        if failures:
+            raise failures[0]
+        item = found[0]

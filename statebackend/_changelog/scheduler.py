@@ -21,7 +21,6 @@ from statebackend._changelog.ownership import Ownership
 from statebackend._changelog.requests import EarlyFrames, Request, end_all, results_of
 from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, SegmentSender, UploadAttempt
 from statebackend._changelog.upload_queue import UploadQueue
-from statebackend._codec.change_sets.changes import ChangeSet
 from statebackend._codec.segment import EncodedFrame, EncodedSegment, FrameEntry, SealedSet
 from statebackend._retry import Race
 from statebackend.abc import Clock, Observer, UploadedSegment
@@ -141,7 +140,7 @@ class UploadScheduler:
         return [each for request in own for each in request.take_back()]
 
     async def upload_alone(
-        self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None
+        self, change_sets: list[SealedSet], pause: Callable[[], None] | None = None
     ) -> UploadedSegment:
         """Make a segment of these change sets and no others durable, with low priority. The caller owns the segment.
 
@@ -153,7 +152,7 @@ class UploadScheduler:
         return uploaded
 
     async def upload_listed(
-        self, change_sets: list[ChangeSet], pause: Callable[[], None] | None = None
+        self, change_sets: list[SealedSet], pause: Callable[[], None] | None = None
     ) -> tuple[UploadedSegment, Sequence[FrameEntry]]:
         """As `upload_alone`; also say where in the segment each change set lies."""
         size_bytes = sum(change_set.size_bytes for change_set in change_sets)

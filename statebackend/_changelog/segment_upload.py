@@ -15,7 +15,7 @@ from statebackend._codec.segment import (
     EncodedSegment,
     SealedSet,
     checksum_of,
-    encode_for_segment,
+    frame_of,
     segment_of,
 )
 from statebackend._retry import Race, RetryPolicy
@@ -175,8 +175,3 @@ def _encoded(change_sets: Sealed, compression: Compression, pause: Callable[[], 
     while change_sets:
         pause()
         yield frame_of(change_sets.pop(), compression)
-
-
-def frame_of(sealed: SealedSet, compression: Compression) -> EncodedFrame:
-    """Encode a change set, unless it is encoded already."""
-    return sealed if isinstance(sealed, EncodedFrame) else encode_for_segment(sealed, compression)

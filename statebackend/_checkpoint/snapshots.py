@@ -18,13 +18,13 @@ from msgspec import UNSET, UnsetType
 
 from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.ledger import UploadedChangeSet
-from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX, frame_of
+from statebackend._changelog.segment_upload import INLINE_ENCODE_BYTES_MAX
 from statebackend._checkpoint.lineage import extended
 from statebackend._checkpoint.materialization.base_writer import BaseWriter
 from statebackend._checkpoint.materialization.bases import Bases, with_bases
 from statebackend._codec.change_sets.changes import Changes, ChangeSet
 from statebackend._codec.commit import IN_HERE, carried
-from statebackend._codec.segment import EncodedFrame, SealedSet
+from statebackend._codec.segment import EncodedFrame, SealedSet, frame_of
 from statebackend._local.removal import LocalRetention
 from statebackend._state.declared import KeyedStates
 from statebackend._threads import WorkerThreads

@@ -48,13 +48,17 @@ def _product(one: int, other: int) -> int:
 @lru_cache(maxsize=4096)
 def _power(length: int) -> int:
     """x^8`length`, modulo the polynomial of crc32."""
-    power, square = _ONE, _ONE >> 8  # x^0, x^8
-    while length:
-        if length & 1:
-            power = _product(power, square)
-        square = _product(square, square)
-        length >>= 1
+    power = _ONE  # x^0
+    for bit in range(length.bit_length()):
+        if length >> bit & 1:
+            power = _product(power, _square(bit))
     return power
+
+
+@lru_cache(maxsize=64)
+def _square(bit: int) -> int:
+    """x^8, squared so many times, modulo the polynomial."""
+    return _product(_square(bit - 1), _square(bit - 1)) if bit else _ONE >> 8
 
 
 @lru_cache(maxsize=256)

@@ -24,12 +24,13 @@ import msgspec
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, Only
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.paged_changes import is_paged
-from statebackend._codec.change_sets.parts import UnknownKindError, decode_parts, encode_parts
+from statebackend._codec.change_sets.parts import Parts, UnknownKindError, decode_parts, encode_parts
 from statebackend._codec.change_sets.state_change import decode_rows
 from statebackend._codec.compression import ReadBuffer, compress, decompress
+from statebackend._codec.crc32_parts import combined
 from statebackend.errors import UnsupportedVersionError, ValueDecodeError
 from statebackend.ids import KeyGroupRange, SequenceNumber
-from statebackend.settings import Compression, MiB
+from statebackend.settings import Compression, KiB, MiB
 
 _PREFIX = struct.Struct("<II")
 _HEADER = struct.Struct("<QhhIIBB")
@@ -38,6 +39,9 @@ _PARTS: Final = 0x80
 HEAD_BYTES: Final = _PREFIX.size + _HEADER.size
 FRAME_RAW_BYTES_MAX: Final = 1024 * MiB
 """A larger change set is refused when it is written, and taken for damage when it is read."""
+
+COMBINED_BYTES_MIN: Final = 512 * KiB
+"""From here on it is quicker to combine checksums than to read the bytes once more."""
 
 Reject = Callable[[int, str], Exception]
 """Makes the error to raise from an offset in the frame and a reason. Only the caller knows the object's name."""
@@ -60,20 +64,48 @@ def frame_chunks(
     With rows in pages it is not compressed, so that a page can be read where it lies. Raises `ValueError` if its
     changes exceed `raw_bytes_max`.
     """
+    header = FrameHeader(change_set.log_id, change_set.sequence_number, change_set.key_groups, change_set.records)
+    if any(map(is_paged, change_set.changes)):
+        parts = Parts()
+        for each in change_set.changes:
+            parts.add(each)
+        return frame_of_pages(header, parts, raw_bytes_max=raw_bytes_max)
     raw = encode_parts(change_set.changes)
+    _check_size(raw, raw_bytes_max)
+    code, payload = compress(raw, compression)
+    behind = _behind_checksum(header, len(raw), code, len(payload))
+    return struct.pack("<I", zlib.crc32(payload, zlib.crc32(behind))) + behind, payload
+
+
+def frame_of_pages(
+    header: FrameHeader, parts: Parts, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
+) -> tuple[bytes, ReadBuffer]:
+    """As `frame_chunks`, of what is encoded already: it is neither copied nor read once more."""
+    payload = parts.encoded
+    _check_size(payload, raw_bytes_max)
+    behind = _behind_checksum(header, len(payload), 0, len(payload))
+    return struct.pack("<I", combined(zlib.crc32(behind), parts.checksum, len(payload))) + behind, payload
+
+
+def _behind_checksum(header: FrameHeader, raw_length: int, code: int, length: int) -> bytes:
+    log_id, span = header.log_id.encode(), header.key_groups
+    fields = _HEADER.pack(
+        header.sequence_number, span.first, span.last, header.records, raw_length, code | _PARTS, len(log_id)
+    )
+    return b"".join((struct.pack("<I", len(fields) + len(log_id) + length), fields, log_id))
+
+
+def _check_size(raw: bytearray, raw_bytes_max: int) -> None:
     if len(raw) > raw_bytes_max:
         raise ValueError(f"a change set of {len(raw)} bytes exceeds {raw_bytes_max}")
-    code, payload = compress(raw, "none" if any(map(is_paged, change_set.changes)) else compression)
-    log_id = change_set.log_id.encode()
-    span = change_set.key_groups
-    header = _HEADER.pack(
-        change_set.sequence_number, span.first, span.last, change_set.records, len(raw), code | _PARTS, len(log_id)
-    )
-    size = struct.pack("<I", len(header) + len(log_id) + len(payload))
-    checksum = 0
-    for part in (size, header, log_id, payload):
-        checksum = zlib.crc32(part, checksum)
-    return b"".join((struct.pack("<I", checksum), size, header, log_id)), payload
+
+
+def with_frame(checksum: int, head: bytes, payload: ReadBuffer) -> int:
+    """The crc32 of something with a frame behind it. A large frame has its own, and is not read once more."""
+    if len(payload) < COMBINED_BYTES_MIN:
+        return zlib.crc32(payload, zlib.crc32(head, checksum))
+    (of_rest, size) = _PREFIX.unpack_from(head)
+    return combined(zlib.crc32(head[:4], checksum), of_rest, 4 + size)
 
 
 def frame_length(head: memoryview, reject: Reject) -> int:

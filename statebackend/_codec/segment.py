@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, Only
+from statebackend._codec.change_sets.parts import Parts
 from statebackend._codec.compression import ReadBuffer
 from statebackend._codec.frame import (
     HEAD_BYTES,
@@ -30,7 +31,9 @@ from statebackend._codec.frame import (
     compressed_away,
     frame_chunks,
     frame_length,
+    frame_of_pages,
     open_frame,
+    with_frame,
 )
 from statebackend.errors import CorruptSegmentError, UnsupportedVersionError
 from statebackend.ids import KeyGroupRange, SequenceNumber
@@ -88,18 +91,61 @@ class EncodedFrame(NamedTuple):
         return self.entry.sequence_number
 
     @property
+    def key_groups(self) -> KeyGroupRange:
+        """Those of its change set."""
+        return self.entry.key_groups
+
+    @property
+    def records(self) -> int:
+        """The number of its change set's changes."""
+        return self.entry.records
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the frame."""
         return self.entry.length
+
+
+class FrameOfPages:
+    """A frame that rows in pages are added to: they are encoded as they come, and in memory once."""
+
+    def __init__(self) -> None:
+        self._parts = Parts()
+        self._spans: list[KeyGroupRange] = []
+        self._records = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of what was added."""
+        return len(self._parts.encoded)
+
+    def add(self, changes: Changes) -> None:
+        """Encode these changes behind the others."""
+        self._parts.add(changes)
+        self._spans.append(changes.span)
+        self._records += changes.records
+
+    def ended(self, log_id: str, sequence_number: SequenceNumber) -> EncodedFrame:
+        """The frame of all that was added, at least one row."""
+        span = KeyGroupRange(min(each.first for each in self._spans), max(each.last for each in self._spans))
+        head, payload = frame_of_pages(FrameHeader(log_id, sequence_number, span, self._records), self._parts)
+        return EncodedFrame(
+            head, payload, FrameEntry(log_id, sequence_number, 0, len(head) + len(payload), span, self._records)
+        )
 
 
 SealedSet = ChangeSet | EncodedFrame
 """A change set that nothing joins any more: as it is, or as its frame if it is encoded already."""
 
 
-def encode_segment(change_sets: Iterable[ChangeSet], compression: Compression) -> EncodedSegment:
+def encode_segment(change_sets: Iterable[SealedSet], compression: Compression) -> EncodedSegment:
     """Encode change sets, in the order given. Raises `ValueError` if there are none: no segment is empty."""
-    return segment_of(encode_for_segment(change_set, compression) for change_set in change_sets)
+    return segment_of(frame_of(each, compression) for each in change_sets)
+
+
+def frame_of(sealed: SealedSet, compression: Compression) -> EncodedFrame:
+    """Encode a change set, unless it is encoded already."""
+    return sealed if isinstance(sealed, EncodedFrame) else encode_for_segment(sealed, compression)
 
 
 def encode_for_segment(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
@@ -120,22 +166,23 @@ def segment_of(frames: Iterable[EncodedFrame]) -> EncodedSegment:
     """Return the segment of these frames, in the order given. Raises `ValueError` if there are none."""
     chunks: list[ReadBuffer] = [HEAD]
     entries: list[FrameEntry] = []
-    offset = len(HEAD)
+    offset, whole = len(HEAD), zlib.crc32(HEAD)
     for head, payload, entry in frames:
         entries.append(msgspec.structs.replace(entry, offset=offset))
         chunks += (head, payload)
+        whole = with_frame(whole, head, payload)
         offset += entry.length
     if not entries:
         raise ValueError("a segment holds at least one change set")
     index = msgspec.msgpack.encode(entries)
     checksum = checksum_of((HEAD, index, _COVERED.pack(offset, len(index))))
-    chunks += (index, _TRAILER.pack(offset, len(index), checksum, END))
-    return EncodedSegment(tuple(chunks), sum(map(len, chunks)), checksum_of(chunks), tuple(entries))
+    end = (index, _TRAILER.pack(offset, len(index), checksum, END))
+    whole = checksum_of(end, whole)
+    return EncodedSegment((*chunks, *end), offset + sum(map(len, end)), whole, tuple(entries))
 
 
-def checksum_of(chunks: Iterable[bytes | bytearray | memoryview]) -> int:
-    """Return the crc32 of all chunks together."""
-    checksum = 0
+def checksum_of(chunks: Iterable[bytes | bytearray | memoryview], checksum: int = 0) -> int:
+    """Return the crc32 of all chunks together, on from that of what lies before them."""
     for chunk in chunks:
         checksum = zlib.crc32(chunk, checksum)
     return checksum

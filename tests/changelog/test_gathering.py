@@ -4,9 +4,9 @@ import anyio
 import numpy as np
 import pytest
 
-from statebackend._changelog import segment_upload
 from statebackend._changelog.changelog_writer import ChangelogWriter
 from statebackend._changelog.requests import Request
+from statebackend._codec import segment
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.changes import GROUP, ChangeSet
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
@@ -59,13 +59,13 @@ async def test_more_than_the_size_threshold_does_not_wait_for_the_rest() -> None
 async def test_early_pieces_are_encoded_while_they_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left for the persist is the last piece, and to put the frames together in order."""
     encoded: list[int] = []
-    really_encode = segment_upload.encode_for_segment
+    really_encode = segment.encode_for_segment
 
     def encode(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
         encoded.append(change_set.sequence_number)
         return really_encode(change_set, compression)
 
-    monkeypatch.setattr(segment_upload, "encode_for_segment", encode)
+    monkeypatch.setattr(segment, "encode_for_segment", encode)
     uploader = Uploader()
     async with open_log(uploader, threshold_bytes=512 * KiB, **DELAYED) as log:
         await drain(log.writer)
@@ -83,13 +83,13 @@ async def test_gathered_pieces_are_taken_back_for_a_commit_that_can_carry_them(
 ) -> None:
     """Those encoded early as frames. If no commit carries them after all, they are uploaded, and not encoded again."""
     encoded: list[int] = []
-    really_encode = segment_upload.encode_for_segment
+    really_encode = segment.encode_for_segment
 
     def encode(change_set: ChangeSet, compression: Compression) -> EncodedFrame:
         encoded.append(change_set.sequence_number)
         return really_encode(change_set, compression)
 
-    monkeypatch.setattr(segment_upload, "encode_for_segment", encode)
+    monkeypatch.setattr(segment, "encode_for_segment", encode)
     uploader = Uploader()
     async with open_log(uploader, threshold_bytes=512 * KiB, **DELAYED) as log:
         await drain(log.writer, pieces=3)

@@ -18,6 +18,7 @@ import msgspec
 from statebackend._checkpoint.materialization.tiers import ChangeSetId
 from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
 from statebackend._codec.change_sets.paged_changes import is_paged
+from statebackend._codec.segment import FrameOfPages, SealedSet
 from statebackend.ids import (
     Base,
     ChangeSetHandle,
@@ -68,7 +69,7 @@ class Bases(msgspec.Struct, frozen=True):
 class Piece(msgspec.Struct, frozen=True):
     """A segment to be uploaded: its frames, and the key groups it will stand for, including those without an entry."""
 
-    frames: list[ChangeSet]
+    frames: list[SealedSet]
     key_groups: tuple[KeyGroupRange, ...]
 
 
@@ -122,7 +123,7 @@ def pack(
     few, since a commit lists them.
     """
     groups = sorted(key_groups)
-    frames: list[ChangeSet] = []
+    frames: list[SealedSet] = []
     size_bytes, reached = 0, -1
     for frame in _frames(changes, segment_bytes_max, merged):
         border = frame.key_groups.first
@@ -143,22 +144,39 @@ def base_of(piece: Piece, segment: Handle) -> Base:
     return Base(segment, piece.key_groups, sum(map(len, piece.key_groups)))
 
 
-def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSetId | None) -> Iterator[ChangeSet]:
-    """Rows in pages have frames of their own: these are not compressed."""
-    number, size_bytes, reached = 0, 0, -1
+def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSetId | None) -> Iterator[SealedSet]:
+    """Rows in pages have frames of their own: these are not compressed, so they are encoded at once."""
+    number, reached = 0, -1
     # Frames of a layer are listed by commits, so they are few, and end with a key group where that is possible.
     enough, most = (FRAME_BYTES_MIN, FRAME_BYTES_MAX) if merged is None else (segment_bytes_max, 2 * segment_bytes_max)
-    frame: list[Changes] = []
+    frame: _Changes | FrameOfPages | None = None
     for each in changes:
-        is_full = size_bytes >= (enough if each.span.first > reached else most)
-        if frame and (is_full or is_paged(each) != is_paged(frame[0])):
-            yield change_set(*(merged or (LOG_ID, SequenceNumber(number))), frame)
-            number, size_bytes, frame = number + 1, 0, []
-        frame.append(each)
-        size_bytes += each.size_bytes
+        if frame is not None:
+            is_full = frame.size_bytes >= (enough if each.span.first > reached else most)
+            if is_full or is_paged(each) != isinstance(frame, FrameOfPages):
+                yield frame.ended(*(merged or (LOG_ID, SequenceNumber(number))))
+                number, frame = number + 1, None
+        if frame is None:
+            frame = FrameOfPages() if is_paged(each) else _Changes()
+        frame.add(each)
         reached = max(reached, each.span.last)
-    if frame:
-        yield change_set(*(merged or (LOG_ID, SequenceNumber(number))), frame)
+    if frame is not None:
+        yield frame.ended(*(merged or (LOG_ID, SequenceNumber(number))))
+
+
+class _Changes:
+    """As `FrameOfPages`, of changes that are encoded later, when they are compressed."""
+
+    def __init__(self) -> None:
+        self._changes: list[Changes] = []
+        self.size_bytes = 0
+
+    def add(self, changes: Changes) -> None:
+        self._changes.append(changes)
+        self.size_bytes += changes.size_bytes
+
+    def ended(self, log_id: str, sequence_number: SequenceNumber) -> ChangeSet:
+        return change_set(log_id, sequence_number, self._changes)
 
 
 def _groups_of(base: Base | RocksDBBase) -> set[int]:

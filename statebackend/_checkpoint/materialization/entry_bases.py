@@ -1,6 +1,6 @@
 """Bases made of entries, and layers over bases: encoded in a worker thread, and uploaded segment by segment."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -10,9 +10,11 @@ from statebackend._checkpoint.materialization.bases import Bases, Piece, base_of
 from statebackend._checkpoint.materialization.layers import begin_of, segments_of
 from statebackend._checkpoint.materialization.merged_change_sets import ReadChanges
 from statebackend._checkpoint.materialization.tiers import PAGES, REST, ChangeSetId, id_in_layer, mark_of
-from statebackend._codec.change_sets.changes import Changes, ChangeSet, change_set
+from statebackend._codec.change_sets.changes import Changes, change_set
+from statebackend._codec.segment import SealedSet
 from statebackend._state.states_in_runs import NewLayer
 from statebackend._tables.snapshot import StatesSnapshot
+from statebackend._tasks import one_ahead
 from statebackend._threads import WorkerThreads
 from statebackend.abc import UploadedSegment
 from statebackend.ids import Base, ChangeSetHandle
@@ -53,10 +55,13 @@ class EntryBases:
         stored is in `uploaded` and belongs to the caller, also after a failed or cancelled call.
         """
         written: list[Base] = []
-        async for piece in self._pieces(snapshot.changes(key_groups, pause), key_groups):
+
+        async def upload(piece: Piece) -> None:
             found = await self._scheduler.upload_alone(piece.frames, pause)
             uploaded.append(found)
             written.append(base_of(piece, found.primary))
+
+        await self._in_pieces(upload, snapshot.changes(key_groups, pause), key_groups)
         return Bases(tuple(written), key_groups, handles, _only_primary(uploaded))
 
     async def write_layer(
@@ -84,23 +89,30 @@ class EntryBases:
             return None
         rest = [*rest, *await self._threads.background(list, new.drops())]
         handles: list[ChangeSetHandle] = []
+
+        async def upload(piece: Piece) -> None:
+            handles.extend(await self._listed(piece.frames, uploaded, pause))
+
         if rest:
             handles += await self._listed([change_set(*id_in_layer(changelog, place, REST), rest)], uploaded, pause)
         in_pages = id_in_layer(changelog, place, PAGES)
-        async for piece in self._pieces(new.rows(key_groups, pause), key_groups, in_pages):
-            handles += await self._listed(piece.frames, uploaded, pause)
+        await self._in_pieces(upload, new.rows(key_groups, pause), key_groups, in_pages)
         bases = Bases((), frozenset(), len(changelog), _only_primary(uploaded), first=place, merged=tuple(handles))
         return WrittenLayer(bases, list(segments_of(handles)))
 
-    async def _pieces(
-        self, changes: Iterable[Changes], key_groups: frozenset[int], merged: ChangeSetId | None = None
-    ) -> AsyncIterator[Piece]:
+    async def _in_pieces(
+        self,
+        upload: Callable[[Piece], Awaitable[None]],
+        changes: Iterable[Changes],
+        key_groups: frozenset[int],
+        merged: ChangeSetId | None = None,
+    ) -> None:
+        """Upload all of it, a segment at a time, while the next one is made: the store may be slow."""
         pieces = pack(changes, key_groups, segment_bytes_max=self._segment_bytes_max, merged=merged)
-        while (piece := await self._threads.background(next, pieces, None)) is not None:
-            yield piece
+        await one_ahead(lambda: self._threads.background(next, pieces, None), upload)
 
     async def _listed(
-        self, frames: list[ChangeSet], uploaded: list[UploadedSegment], pause: Callable[[], None]
+        self, frames: list[SealedSet], uploaded: list[UploadedSegment], pause: Callable[[], None]
     ) -> Sequence[ChangeSetHandle]:
         found, entries = await self._scheduler.upload_listed(frames, pause)
         uploaded.append(found)

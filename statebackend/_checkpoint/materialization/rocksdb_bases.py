@@ -20,8 +20,7 @@ from anyio.abc import TaskGroup
 
 from statebackend._changelog.scheduler import UploadScheduler
 from statebackend._checkpoint.materialization.bases import pack
-from statebackend._codec.change_sets.changes import ChangeSet
-from statebackend._codec.segment import EncodedSegment, encode_segment
+from statebackend._codec.segment import EncodedSegment, SealedSet, encode_segment
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
 from statebackend._tables.files_copy import FilesCopy
@@ -194,7 +193,7 @@ def shareable(base: RocksDBBase) -> Mapping[str, Handle]:
     return {file.name: file.handle for file in base.files if file.is_table}
 
 
-def _paused(frames: Iterable[ChangeSet], pause: Callable[[], None]) -> Iterator[ChangeSet]:
+def _paused(frames: Iterable[SealedSet], pause: Callable[[], None]) -> Iterator[SealedSet]:
     for frame in frames:
         pause()
         yield frame

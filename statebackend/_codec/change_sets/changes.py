@@ -4,6 +4,7 @@ No object is made for a single change on the way from a state to the log and bac
 one column. Their bytes are in `parts`.
 """
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Self, TypeVar
@@ -123,6 +124,12 @@ class Changes(ABC):
     @abstractmethod
     def body(self) -> Sequence[bytes | bytearray | memoryview]:
         """The body of a part, in chunks."""
+
+    def checksum_of(self, body: Sequence[bytes | bytearray | memoryview], checksum: int = 0) -> int:
+        """The crc32 of what `body` has returned, on from that of what lies before it."""
+        for chunk in body:
+            checksum = zlib.crc32(chunk, checksum)
+        return checksum
 
     @classmethod
     @abstractmethod

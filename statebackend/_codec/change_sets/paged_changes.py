@@ -26,7 +26,7 @@ import numpy.typing as npt
 from statebackend._codec.change_sets.changes import Changes, KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Integers, Octets
-from statebackend._codec.crc32_parts import Checksums
+from statebackend._codec.crc32_parts import Checksums, combined, of_pages
 from statebackend._codec.pages import PAGE_BYTES_MIN, PageLayout, RowsInPages, StoredColumn, item_for, item_of
 from statebackend._codec.xxh64 import Hashes
 
@@ -97,6 +97,12 @@ class PagedChanges(ColumnChanges):
             np.asarray(begins[:-1]).astype(_BEGIN).tobytes(),
             checksums.astype(_CHECKSUM).tobytes(),
         ]
+
+    def checksum_of(self, body: Sequence[bytes | bytearray | memoryview], checksum: int = 0) -> int:
+        length, head, pages, *arrays = body
+        checksums = np.frombuffer(arrays[-1], _CHECKSUM)
+        (of_all,) = of_pages(checksums, len(pages) // len(checksums), [len(checksums)])
+        return super().checksum_of(arrays, combined(super().checksum_of((length, head), checksum), of_all, len(pages)))
 
     @classmethod
     def from_body(

@@ -11,7 +11,8 @@ again. The kinds of parts are in `KINDS`.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from statebackend._codec.change_sets.changes import Changes, Only
@@ -36,12 +37,31 @@ def encode_parts(changes: Iterable[Changes]) -> bytearray:
     """
     encoded = bytearray()
     for each in changes:
-        body = each.body()
-        encoded += PART_HEAD.pack(each.kind, each.state_id, each.records, sum(map(len, body)))
-        for chunk in body:
-            encoded += chunk
-        del body
+        _append(encoded, each)
     return encoded
+
+
+class Parts:
+    """Parts that follow each other, and their crc32: changes are encoded as they come."""
+
+    def __init__(self) -> None:
+        self.encoded: Final = bytearray()
+        self.checksum = 0
+
+    def add(self, changes: Changes) -> None:
+        """Encode these changes behind the others."""
+        begin = len(self.encoded)
+        body = _append(self.encoded, changes)
+        head = zlib.crc32(self.encoded[begin : begin + PART_HEAD.size], self.checksum)
+        self.checksum = changes.checksum_of(body, head)
+
+
+def _append(encoded: bytearray, changes: Changes) -> Sequence[bytes | bytearray | memoryview]:
+    body = changes.body()
+    encoded += PART_HEAD.pack(changes.kind, changes.state_id, changes.records, sum(map(len, body)))
+    for chunk in body:
+        encoded += chunk
+    return body
 
 
 def decode_parts(raw: bytes | bytearray | memoryview, only: Only | None = None) -> Iterator[Changes]:
