@@ -156,17 +156,17 @@ class KeyRows:
         """True before the keys are indexed: as long as nothing but bases was restored, and none was dropped."""
         return not self.used or not (self._is_indexed or len(self._free))
 
-    def append(self, parts: Parts, hashes: Hashes) -> Integers:
+    def append(self, parts: Parts, hashes: Hashes, *, are_distinct: bool = False) -> Integers:
         """New rows for all these keys, also for those that have one: then the last row stays. Only if `can_append`.
 
-        They are indexed when that is next needed.
+        They are indexed when that is next needed. `are_distinct`: none of them has a row, or occurs twice.
         """
         assert self.can_append, "rows that are used again are not the last ones"
         self._reserve(self.used + count_of(parts))
         rows = self._new_rows(count_of(parts))
         self._keys.write(rows, parts)
         self._hashes[rows] = hashes
-        self._is_indexed, self._may_repeat = False, True
+        self._is_indexed, self._may_repeat = False, self._may_repeat or not are_distinct
         return rows
 
     def remove(self, rows: Integers) -> None:

@@ -35,22 +35,20 @@ class MergedRuns(Placed):
         columns: Mapping[str, FixedColumn | StringColumn],
         wanted: WantedEntries,
         *,
-        is_changed: Flags,
         gone: KeyRows,
         runs: Layers,
         first: int = 0,
     ) -> None:
-        """`is_changed`: for each row, if the runs do not have it as it is. `first`: the first layer to take in."""
+        """`rows`: those that the runs do not have as they are. `first`: the first layer to take in."""
         self._schema = schema
         self._rows = rows
         self._columns = columns
         self._gone = gone
         self._runs = runs
         self._first = first
-        self._is_changed = is_changed
         self._wanted = wanted
         wanted.pause()
-        live = np.flatnonzero(rows.live_flags() & is_changed[: rows.used])
+        live = rows.live()
         hashes = rows.hashes(live)
         groups = rows.groups_of(hashes)
         wanted.pause()
@@ -107,7 +105,5 @@ class MergedRuns(Placed):
                 is_over[perhaps] = self._gone.find(keys, hashes[perhaps]) >= 0
         last = np.flatnonzero(orders >= beyond)
         if len(last):
-            rows = self._rows.find([each.taken(last) for each in run.key_parts], hashes[last])
-            there = np.flatnonzero(rows >= 0)
-            is_over[last[there]] |= self._is_changed[rows[there]]
+            is_over[last] |= self._rows.find([each.taken(last) for each in run.key_parts], hashes[last]) >= 0
         return is_over

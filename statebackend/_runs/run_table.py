@@ -236,16 +236,25 @@ class RunTable(ColumnTable, TakesRuns):
         self._origins[live] = np.where(self._which_changed(live), UNKNOWN, IN_RUNS)
 
     def copy(self) -> Self:
-        copied = super().copy()
-        copied._runs, copied._runs_epoch = self._runs, self._runs_epoch
-        copied._changed_at = self._changed_at.copy()
-        copied._gone = self._gone.copy()
         live = self._rows.live()
-        origins = self._origins[live[self._which_changed(live)]]
+        changed = live[self._which_changed(live)]
+        copied = super().copy() if self.memory.is_whole else self._copy_of(changed)
+        copied._runs, copied._runs_epoch = self._runs, self._runs_epoch
+        copied._gone = self._gone.copy()
+        origins = self._origins[changed]
         copied.num_new = None if (origins == UNKNOWN).any() else int(np.count_nonzero(origins == IN_NO_RUN))
         copied.epoch = self.epoch
         copied.memory.is_whole = self.memory.is_whole
         self.epoch += not self.memory.is_whole  # of a copy of what is whole no runs are made
+        return copied
+
+    def _copy_of(self, rows: Integers) -> Self:
+        """A copy that has only these rows, which no run has: it takes no memory for the others."""
+        copied = type(self)(self._described, self._owned, hash_keys=self._rows.hash)
+        own = copied._rows.append(self._rows.keys(rows), self._rows.hashes(rows), are_distinct=True)
+        for name, column in self._columns.items():
+            copied._columns[name].reserve(0, len(own))
+            copied._columns[name].write(own, column.read(rows))
         return copied
 
     def placed(self, wanted: WantedEntries) -> Placed:
@@ -258,7 +267,6 @@ class RunTable(ColumnTable, TakesRuns):
             self._rows,
             self._columns,
             wanted,
-            is_changed=self._changed_at > self._runs_epoch,
             gone=self._gone.rows,
             runs=self._runs,
             first=layer,
