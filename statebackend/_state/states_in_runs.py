@@ -74,6 +74,11 @@ class StatesInRuns:
             table.put_layer(parts, layer, copied)
 
     @property
+    def memory_bytes(self) -> int:
+        """The most that the rows of one of these states may take, or of all that share it."""
+        return max((each.memory.bytes_max for each in self._runs().values()), default=0)
+
+    @property
     def ids(self) -> frozenset[int]:
         """The states that are looked up in runs."""
         return frozenset(self._runs())

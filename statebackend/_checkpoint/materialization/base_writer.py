@@ -34,6 +34,7 @@ from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFi
 from statebackend._checkpoint.materialization.tiers import Neighbours
 from statebackend._checkpoint.run_files import RunFiles
 from statebackend._codec.change_sets.changes import Changes
+from statebackend._runs.free_memory import FreeMemory
 from statebackend._runs.open_base import OpenBase
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.snapshot import StatesSnapshot
@@ -50,6 +51,9 @@ FIRST_WAIT_SHARE: Final = 4.0
 
 OPENED_AT_ONCE: Final = 4
 """Bases that were just written are opened again so many at a time, where tables look up in them."""
+
+FREE_SHARE: Final = 4
+"""Of the memory for rows in runs, so large a part may be free and not given back to the system."""
 
 _logger = logging.getLogger(__name__)
 
@@ -99,6 +103,7 @@ class BaseWriter:
         self._clock = clock
         self._observer = observer
         self._phase = _Phase.IDLE
+        self._free = FreeMemory()
         self._changed: set[int] = set(changed)
         self._uploaded: list[UploadedSegment] = []  # ours, until a commit may hold them
         self._bases: Bases | None = None
@@ -225,6 +230,7 @@ class BaseWriter:
             if self._take_over is not None:
                 self._take_over()
             self._phase, self._bases, self._take_over, self._uploaded = _Phase.IDLE, None, None, []
+            self._give_back()
 
     def refused(self, bases: Bases | None) -> None:
         """No commit holds these bases or ever will: they are offered to the next one. Otherwise as `confirmed`."""
@@ -353,7 +359,12 @@ class BaseWriter:
         """
         if self._phase is _Phase.CLOSED:
             raise BackendClosedError("the backend was left while bases were being written")
+        self._give_back()
         self._threads.give_way()
+
+    def _give_back(self) -> None:
+        if self._states.runs.looks_up:
+            self._free.give_back(self._states.runs.memory_bytes // FREE_SHARE)
 
     def _finish(self, bases: Bases, begun_s: float, changed: int) -> None:
         now_s = self._clock.monotonic()
