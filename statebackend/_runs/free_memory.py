@@ -1,6 +1,6 @@
 """Gives memory that nobody uses back to the system: beside merges and batches that was as much again as the rows took.
 
-The C library keeps what is freed, for whoever asks next: of glibc's, each thread's share is large and full of holes.
+The C library keeps what is freed for the next time, and glibc so for each thread, in places full of holes.
 """
 
 import ctypes

@@ -149,7 +149,7 @@ def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSe
     number, reached = 0, -1
     # Frames of a layer are listed by commits, so they are few, and end with a key group where that is possible.
     enough, most = (FRAME_BYTES_MIN, FRAME_BYTES_MAX) if merged is None else (segment_bytes_max, 2 * segment_bytes_max)
-    frame: _Changes | FrameOfPages | None = None
+    frame: _FrameOfChanges | FrameOfPages | None = None
     for each in changes:
         if frame is not None:
             is_full = frame.size_bytes >= (enough if each.span.first > reached else most)
@@ -157,14 +157,14 @@ def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSe
                 yield frame.ended(*(merged or (LOG_ID, SequenceNumber(number))))
                 number, frame = number + 1, None
         if frame is None:
-            frame = FrameOfPages() if is_paged(each) else _Changes()
+            frame = FrameOfPages() if is_paged(each) else _FrameOfChanges()
         frame.add(each)
         reached = max(reached, each.span.last)
     if frame is not None:
         yield frame.ended(*(merged or (LOG_ID, SequenceNumber(number))))
 
 
-class _Changes:
+class _FrameOfChanges:
     """As `FrameOfPages`, of changes that are encoded later, when they are compressed."""
 
     def __init__(self) -> None:
