@@ -127,7 +127,14 @@ def draw(seed: int, held_back: frozenset[str] = HELD_BACK) -> Program:
         steps += tail(drawing)
     drawing.chance = Random(f"{seed} and its bounds")
     bounds = drawing.chance.randrange(1 << 20) if drawing.chance.random() < BOUNDED else None
-    return Program(drawing.keys, tuple(steps), groups, None if "bounds" in held_back else bounds)
+    program = Program(drawing.keys, tuple(steps), groups, None if "bounds" in held_back else bounds)
+    return msgspec.structs.replace(program, bounds=None) if _has_large(program) else program
+
+
+def _has_large(program: Program) -> bool:
+    """True if a state has values of megabytes: cut after 32 bytes they are 160,000 parts, which take for ever."""
+    jobs = (step.job for step in program.steps if isinstance(step, Start))
+    return any(each.type == "large" for job in jobs for each in job.states)
 
 
 def _steps(drawing: "Drawing") -> list[Step]:
