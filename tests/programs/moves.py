@@ -49,7 +49,8 @@ def rewind(running: "Running", step: Rewind) -> None:
     place = _place_before(running, target)
     is_edited = any(each.is_edit for each in running.line[0 if place is None else place + 1 :] if _has(each, target))
     running.next_run()
-    if running.job.on_rewind == "fail" or place is None or is_edited:
+    is_below_another = target < running.returned_with  # a query has come back: it had that batch before another's
+    if running.job.on_rewind == "fail" or place is None or is_edited or is_below_another:
         with refused(RewindError, *((SettingsError,) if running.is_rewritten else ())):
             running.sink(running.frame(step.batch, target), target)
         running.next_run()
@@ -164,12 +165,13 @@ def adopt(running: "Running", step: Adopt) -> None:
     if step.returns:
         running.adopts = running.query_id
         _adopt_as(running, former, next_id)
+        running.returned_with = next_id
         running.next_run()
         running.batch(step.batch)
 
 
 def _adopt_as(running: "Running", query_id: str, batch_id: int) -> None:
-    running.query_id, running.batch_id = query_id, batch_id
+    running.query_id, running.batch_id, running.returned_with = query_id, batch_id, 0
     running.line = [each._replace(newest_batch=None) for each in running.line]
     running.savepoints = {name: each._replace(newest_batch=None) for name, each in running.savepoints.items()}
 

@@ -127,6 +127,7 @@ class Running:
         self.runs = 0
         self.batch_id = 0
         self.query_id = moves.FIRST_QUERY
+        self.returned_with = 0  # the first batch of a query that came back after others
         self.adopts: str | bool = False
         self.starts_from: Any = None
         self.put_out: list[tuple[int, list[str]]] = []
