@@ -179,16 +179,21 @@ class _Sought(NamedTuple):
 
 
 class PageMap:
-    """The pages of one state. `parts` are in order within each base."""
+    """The pages of one state. `parts` are in order within each base. `filter_bytes_max`: as of `PageReader`."""
 
     def __init__(
-        self, parts: Sequence[PlacedPart] = (), *, max_parallelism: int, scratch: "Scratch | None" = None
+        self,
+        parts: Sequence[PlacedPart] = (),
+        *,
+        max_parallelism: int,
+        scratch: "Scratch | None" = None,
+        filter_bytes_max: int = 8 * MiB,
     ) -> None:
         self.parts: Final = tuple(parts)
         self._max_parallelism = max_parallelism
         self._scratch = Scratch() if scratch is None else scratch
         self._parts = [each.part for each in self.parts]
-        self._reader = PageReader(self._parts)
+        self._reader = PageReader(self._parts, filter_bytes_max)
         self._layouts: list[PageLayout] = []
         self._layout_of = np.array([self._layout_number(part) for part in self._parts], np.int64)
         self._fences, self._pages, self._is_first = self._fenced(self._reader.first_pages)
@@ -220,15 +225,17 @@ class PageMap:
         while len(sought.numbers):
             there = np.flatnonzero(self._pages[sought.fences] != NO_PAGE)
             sought = sought if len(there) == len(sought.numbers) else sought.taken(there)
-            missed: list[Integers] = [there[:0]]
-            for begin, end in self._together(sought.fences):
-                some = sought.taken(slice(begin, end))
-                is_found = np.zeros(end - begin, np.bool_)
-                for found in self._find_in(some, buffer):
-                    is_found[found.numbers] = True
-                    yield found._replace(numbers=some.numbers[found.numbers])
-                missed.append(begin + np.flatnonzero(~is_found))
-            left = np.concatenate(missed)
+            is_found = np.zeros(len(sought.numbers), np.bool_)
+            may_be = self._which_may_be(sought)
+            wanted = sought if len(may_be) == len(sought.numbers) else sought.taken(may_be)
+            for begin, end in self._together(wanted.fences):
+                for found in self._find_in(wanted.taken(slice(begin, end)), buffer):
+                    numbers = begin + found.numbers
+                    is_found[may_be[numbers]] = True
+                    yield found._replace(numbers=wanted.numbers[numbers])
+            left = np.flatnonzero(~is_found)
+            if 2 * len(left) > len(is_found):
+                self._reader.keep_filters()
             # The page before may end with rows of the same order.
             behind = sought.fences[left]
             again = (self._fences[behind] == sought.orders[left]) & ~self._is_first[behind]
@@ -322,6 +329,13 @@ class PageMap:
         begins = np.flatnonzero(fences[1:] != fences[:-1]) + 1
         if len(fences):
             yield from pairwise([0, *begins[most - 1 :: most].tolist(), len(fences)])
+
+    def _which_may_be(self, sought: _Sought) -> Integers:
+        """The places of those that may be in their pages, as far as that is known without reading them."""
+        filters = self._reader.filters
+        if filters is None:
+            return np.arange(len(sought.numbers))
+        return np.flatnonzero(filters.which_may(self._pages[sought.fences], sought.keys.hashes))
 
     def _find_in(self, sought: _Sought, buffer: Octets) -> Iterator[FoundRows]:
         """The rows of these keys in their pages, one for each key, in order; numbers count from the first of them."""

@@ -3,11 +3,13 @@
     part         A A A B B C ...
     number       0 1 2 3 4 5
 
-Where the files of all that are wanted are mapped, their pages are copied by one call for a thousand of them.
+Where the files of all that are wanted are mapped, their pages are copied by one call for a thousand of them. Those that
+the system has dropped from memory are read from the disk all at once before.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -15,20 +17,36 @@ import numpy as np
 
 from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.pages import PageLayout, PageRows
-from statebackend._runs.mapped import copied
+from statebackend._runs.far_pages import FarFile
+from statebackend._runs.mapped import copied, which_absent
+from statebackend._runs.page_filters import PageFilters
 from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
 
 
 class PageReader:
-    """The pages of `parts`, each of which is proved when it is first read."""
+    """The pages of `parts`, each of which is proved when it is first read. `filter_bytes_max`: for `filters`."""
 
-    def __init__(self, parts: Sequence[RunPart]) -> None:
+    def __init__(self, parts: Sequence[RunPart], filter_bytes_max: int) -> None:
         self._parts = parts
         first: Integers = np.cumsum([0, *(part.head.pages for part in parts)])
         self.first_pages: Final = first
         """The number of the first page of each part, and behind them the number of all pages."""
+        self.filters: PageFilters | None = None
+        """What the pages cannot have, once `keep_filters` was called."""
+        self._filter_bytes_max = filter_bytes_max
+        # Where page 0 would begin in the file, if all lay as those of the part.
+        self._offsets: Integers = np.array([part.offset for part in parts], np.int64)
+        self._offsets -= first[:-1] * np.array([part.head.page_bytes for part in parts], np.int64)
+        self._file_of = _numbered([part.key for part in parts])
         self._checksums = np.concatenate([np.empty(0, np.uint32), *(part.tail.checksums for part in parts)])
         self._is_proved: Flags = np.zeros(len(self._checksums), np.bool_)  # of those that were copied
+
+    def keep_filters(self) -> None:
+        """Remember from now on what pages that are read cannot have, if there is room for it."""
+        rows = np.array([0, *(part.records for part in self._parts)], np.int64).cumsum()
+        if self.filters is None and rows[-1] <= self._filter_bytes_max:
+            begins = [part.tail.begins + row for part, row in zip(self._parts, rows.tolist(), strict=False)]
+            self.filters = PageFilters(np.concatenate([*begins, rows[-1:]]))
 
     def parts_of(self, pages: Integers) -> Integers:
         """The number of each page's part."""
@@ -42,46 +60,49 @@ class PageReader:
         """
         distinct, where = _distinct(pages)
         read = buffer[: len(distinct) * layout.page_bytes]
-        pieces = self._pieces(distinct)
-        if not self._copied(distinct, pieces, layout.page_bytes, read):
-            read_together([each.wanted(distinct, layout.page_bytes, read) for each in pieces])
-        key = pieces[0].part.key
+        part_of = self.parts_of(distinct)
+        if not self._copied(distinct, part_of, layout.page_bytes, read):
+            read_together([each.wanted(distinct, layout.page_bytes, read) for each in self._pieces(part_of)])
+        key = self._parts[int(part_of[0])].key
+        if self.filters is not None:
+            proper(key, partial(self._remember, layout, distinct, read))
         return key, proper(key, lambda: layout.rows(read, where, np.zeros(len(where), np.int64)))
 
-    def _pieces(self, pages: Integers) -> Sequence["_PagesOfPart"]:
+    def _pieces(self, part_of: Integers) -> Sequence["_PagesOfPart"]:
         """Neighbours of one part together."""
-        part_of = self.parts_of(pages)
-        begins = np.flatnonzero(part_of[1:] != part_of[:-1]) + 1
-        numbers = [int(part_of[0]), *part_of[begins].tolist()]
-        firsts = self.first_pages[numbers].tolist()
         return [
-            _PagesOfPart(self._parts[number], begin, end, first)
-            for number, (begin, end), first in zip(
-                numbers, pairwise([0, *begins.tolist(), len(pages)]), firsts, strict=True
-            )
+            _PagesOfPart(self._parts[number], begin, end, int(self.first_pages[number]))
+            for number, begin, end in _alike(part_of)
         ]
 
-    def _copied(self, pages: Integers, pieces: Sequence["_PagesOfPart"], page_bytes: int, into: Octets) -> bool:
+    def _copied(self, pages: Integers, part_of: Integers, page_bytes: int, into: Octets) -> bool:
         """Copy these pages from where their files are mapped, and prove the new ones. False if that cannot be."""
-        places: list[int] = []  # where page 0 would begin, if all lay as those of the part
-        for part, _, _, first in pieces:
-            if (address := part.file.address) is None:
+        places = self._offsets[part_of] + pages * page_bytes
+        for _, begin, end in _alike(self._file_of[part_of]):
+            file, some = self._parts[int(part_of[begin])].file, places[begin:end]
+            if isinstance(file, FarFile) or (address := file.address) is None:
                 return False
-            places.append(address + part.offset - first * page_bytes)
-        fresh = np.flatnonzero(~self._is_proved[pages])
-        if len(fresh):
-            for each in pieces:
-                each.part.hasten(each.numbers(pages)[~self._is_proved[each.of(pages)]])
-        addresses = np.repeat(np.array(places, np.int64), [each.end - each.begin for each in pieces])
-        addresses += pages * page_bytes
-        if not copied(addresses, page_bytes, into):
+            some += address
+            file.hasten((some[which_absent(some, page_bytes)] - address).tolist(), page_bytes)
+        if not copied(places, page_bytes, into):
             return False
+        fresh = np.flatnonzero(~self._is_proved[pages])
         view, expected = into.data, self._checksums[pages[fresh]].tolist()
         for number, checksum in zip(fresh.tolist(), expected, strict=True):
             if zlib.crc32(view[number * page_bytes : (number + 1) * page_bytes]) != checksum:
                 return False
         self._is_proved[pages[fresh]] = True
         return True
+
+    def _remember(self, layout: PageLayout, pages: Integers, read: Octets) -> None:
+        """Put those of the pages that are new into the filters."""
+        assert self.filters is not None
+        new = self.filters.which_new(pages)
+        new = new[layout.counts(read)[new] == self.filters.counts(pages[new])]
+        if len(new):
+            counts = self.filters.counts(pages[new])
+            numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+            self.filters.add(pages[new], layout.rows(read, np.repeat(new, counts), numbers).hashes())
 
 
 class _PagesOfPart(NamedTuple):
@@ -111,3 +132,16 @@ def _distinct(pages: Integers) -> tuple[Integers, Integers]:
     is_next = np.ones(len(pages), np.bool_)
     is_next[1:] = pages[1:] != pages[:-1]
     return pages[is_next], np.cumsum(is_next) - 1
+
+
+def _alike(numbers: Integers) -> Iterator[tuple[int, int, int]]:
+    """Neighbours that are equal, together: their number, and from where to where they are."""
+    begins = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    ends = [0, *begins.tolist(), len(numbers)]
+    yield from ((int(numbers[begin]), begin, end) for begin, end in pairwise(ends))
+
+
+def _numbered(names: Sequence[str]) -> Integers:
+    """For each name a number, the same for equal ones."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)

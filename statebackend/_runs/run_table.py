@@ -38,10 +38,13 @@ from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.table import TableSize
 from statebackend.ids import KeyGroupRange
-from statebackend.settings import MiB
+from statebackend.settings import KiB, MiB
 
 ROW_BYTES: Final = 48
 """Of a row in the overlay, beside its columns and keys: hash, index, flags, when it changed and was used."""
+
+FILTER_BYTES_MIN: Final = 64 * KiB
+"""A layer may take so many for filters of its pages, whatever the memory."""
 
 
 class RunTable(ColumnTable, TakesRuns):
@@ -287,7 +290,12 @@ class RunTable(ColumnTable, TakesRuns):
     def _map(self, parts: Sequence[PlacedPart] = ()) -> PageMap:
         for each in parts:
             check_key_types([key.type for key in each.part.head.keys], self._described)
-        return PageMap(parts, max_parallelism=self._owned.max_parallelism, scratch=self._scratch)
+        return PageMap(
+            parts,
+            max_parallelism=self._owned.max_parallelism,
+            scratch=self._scratch,
+            filter_bytes_max=max(FILTER_BYTES_MIN, self.memory.bytes_max // 8),
+        )
 
     def _which_changed(self, rows: Integers) -> Flags:
         """For each of these rows, if the runs do not have it as it is."""

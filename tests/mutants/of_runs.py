@@ -83,6 +83,13 @@ OF_RUNS: Final[Sequence[Mutant]] = (
         "assert_the_newest_row_is_found",
     ),
     _Over(
+        "what a page has not is asked of the bits of others",
+        "statebackend._runs.page_filters",
+        "            first = self._first_rows[pages[known]]\n",
+        "            first = self._first_rows[pages[known] - 1]\n",
+        "assert_layers_are_the_model",
+    ),
+    _Over(
         "rows leave the memory before a run has them",
         "statebackend._runs.run_table",
         "self._rows.which_live(rows) & ~self._which_changed(rows)",

@@ -1,6 +1,7 @@
 """Pages are copied from mapped files by the kernel: quickly, and never at the price of a killed process."""
 
 import os
+from mmap import PAGESIZE
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from statebackend._runs.in_page import NEAR
-from statebackend._runs.mapped import copied
+from statebackend._runs.mapped import copied, which_absent
 from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import PlacedPart
 from statebackend._runs.run_file import OpenFile, OpenRun, open_run
@@ -53,6 +54,20 @@ def test_a_place_that_is_not_there_is_told() -> None:
     """As memory that nobody has: the process lives."""
     content, into = np.zeros(128, np.uint8), np.zeros(128, np.uint8)
     assert not copied(np.array([content.ctypes.data, 4096]), 64, into)
+
+
+def test_what_lies_on_the_disk_alone_is_told(tmp_path: Path) -> None:
+    """A file with a hole at both ends: nobody has read these pages yet."""
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        file.seek(PAGESIZE)
+        file.write(bytes(2 * PAGESIZE))
+        file.truncate(4 * PAGESIZE)
+    file = OpenFile.at(path)
+    assert file.address is not None
+    places = file.address + np.array([0, 1, 1.5, 2, 2.5]) * PAGESIZE
+    assert which_absent(places.astype(np.int64), PAGESIZE).tolist() == [True, False, False, False, True]
+    assert which_absent(places.astype(np.int64)[1:2], PAGESIZE).tolist() == [False]
 
 
 def test_a_mapped_file_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
