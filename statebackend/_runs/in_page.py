@@ -1,7 +1,7 @@
 """Finds rows by their keys within pages that are in memory, for many pages at once.
 
 Hashes are spread evenly, so a key lies near where its share of the page's span of hashes says: rows around that place
-are compared at once. What is not there, and not between two of them either, is looked for by halving.
+are compared at once. What is not there, and not between two of them either, is looked for in the rows before or behind.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebackend._codec.change_sets.paged_changes import orders_of
-from statebackend._codec.columns import Flags, Integers, Octets
+from statebackend._codec.columns import Integers, Octets
 from statebackend._codec.pages import PageRows
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import Parts, same_parts, taken
@@ -45,65 +45,62 @@ def matching(
     `shares`: the part of the page's rows that should lie before each, as hashes are spread evenly. There it is nearly
     always, within a few rows.
     """
-    at = np.clip((shares * rows.counts).astype(np.int64) - NEAR // 2, 0, np.maximum(rows.counts - NEAR, 0))
-    hits, steps = _equal_hashes(rows.moved(at).hashes_from(NEAR), hashes, at, rows.counts)
-    is_hit: Flags = np.zeros(len(orders), np.bool_)
-    is_hit[hits] = True
-    keys = parts if len(hits) == len(orders) else taken(parts, hits)
-    same = same_parts(keys, rows.taken(hits).moved(steps).keys())
-    found, steps = hits[same], steps[same]
+    counts = rows.counts
+    at = np.clip((shares * counts).astype(np.int64) - NEAR // 2, 0, np.maximum(counts - NEAR, 0))
+    found, steps = _found_near(rows, at, hashes, parts)
     if len(found) == len(orders):
         return found, steps
-    # Not there, if rows on both sides are; else it is looked for in the whole page.
-    left = np.setdiff1d(np.arange(len(orders)), found, assume_unique=True)
-    there, begin = rows.taken(left), at[left]
-    end = np.minimum(begin + NEAR, there.counts) - 1
-    low, high = (orders_of(each.hashes(), each.groups()) for each in (there.moved(begin), there.moved(end)))
-    wanted = orders[left]
-    left = left[~((low < wanted) & (wanted < high)) | is_hit[left]]
-    if not len(left):
-        return found, steps
-    others, behind = _halved(rows.taken(left), orders[left], hashes[left], taken(parts, left))
-    numbers = np.concatenate([found, left[others]])
-    by_number = np.argsort(numbers, kind="stable")
-    return numbers[by_number], np.concatenate([steps, behind])[by_number]
+    numbers, places = [found], [steps]
+    left = _others(len(orders), found)
+    at, first = at[left], np.zeros(len(left), np.int64)  # the first row of the page that it can be
+    while True:
+        left, at, first = _further(rows.taken(left), left, at, first, orders[left])
+        if not len(left):
+            break
+        found, steps = _found_near(rows.taken(left), at, hashes[left], taken(parts, left))
+        numbers.append(left[found])
+        places.append(steps)
+        still = _others(len(left), found)
+        left, at, first = left[still], at[still], first[still]
+    all_numbers = np.concatenate(numbers)
+    by_number = np.argsort(all_numbers, kind="stable")
+    return all_numbers[by_number], np.concatenate(places)[by_number]
 
 
-def _equal_hashes(near: Hashes, hashes: Hashes, at: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """The keys near whose places there is a row of the same hash, ascending, and which row of the page is the first."""
+def _found_near(rows: PageRows, at: Integers, hashes: Hashes, parts: Parts) -> tuple[Integers, Integers]:
+    """The keys that have one of the rows from there on, and which row of the page that is."""
+    near = rows.moved(at).hashes_from(NEAR)
     places = np.flatnonzero(near == hashes[:, np.newaxis])  # of a flat array: an axis of 32 takes ten times as long
     hits = places // NEAR
     steps = at[hits] + places % NEAR
-    is_first = steps < counts[hits]  # behind the last row lies something else
-    is_first[1:] &= (hits[1:] != hits[:-1]) | ~is_first[:-1]
-    return hits[is_first], steps[is_first]
+    is_row = steps < rows.counts[hits]  # behind the last row lies something else
+    hits, steps = hits[is_row], steps[is_row]
+    each_once = len(hits) == len(hashes) and bool((hits[1:] > hits[:-1]).all())  # equal hashes have several keys
+    same = same_parts(parts if each_once else taken(parts, hits), rows.taken(hits).moved(steps).keys())
+    return hits[same], steps[same]
 
 
-def _halved(rows: PageRows, orders: Integers, hashes: Hashes, parts: Parts) -> tuple[Integers, Integers]:
-    """As `matching`, in no order."""
-    low, high = np.zeros(len(orders), np.int64), rows.counts
-    while (is_open := low < high).any():
-        middle = (low + high) >> 1
-        here = rows.moved(np.minimum(middle, rows.counts - 1))
-        is_before = (orders_of(here.hashes(), here.groups()) < orders) & is_open
-        low = np.where(is_before, middle + 1, low)
-        high = np.where(is_before | ~is_open, high, middle)
-    found: list[Integers] = [np.empty(0, np.int64)]
-    steps: list[Integers] = [np.empty(0, np.int64)]
-    pending = np.arange(len(orders))
-    while len(pending):
-        at = low[pending]
-        in_page = at < rows.counts[pending]
-        pending, at = pending[in_page], at[in_page]
-        here = rows.taken(pending).moved(at)
-        row_hashes = here.hashes()
-        is_hit = row_hashes == hashes[pending]
-        hits = np.flatnonzero(is_hit)
-        same = same_parts(taken(parts, pending[hits]), here.taken(hits).keys())
-        found.append(pending[hits[same]])
-        steps.append(at[hits[same]])
-        is_hit[hits[~same]] = False
-        going_on = ~is_hit & (orders_of(row_hashes, here.groups()) == orders[pending])
-        pending = pending[going_on]
-        low[pending] += 1
-    return np.concatenate(found), np.concatenate(steps)
+def _others(count: int, numbers: Integers) -> Integers:
+    """All numbers below `count` but these."""
+    is_other = np.ones(count, np.bool_)
+    is_other[numbers] = False
+    others: Integers = np.flatnonzero(is_other)
+    return others
+
+
+def _further(
+    rows: PageRows, left: Integers, at: Integers, first: Integers, orders: Integers
+) -> tuple[Integers, Integers, Integers]:
+    """Where to look next for keys that are not near these places: those left, their places, and the least of them.
+
+    One between two of the rows that were seen is not there. What is not before is looked for behind, and then never
+    before again.
+    """
+    end = np.minimum(at + NEAR, rows.counts)
+    low, high = (orders_of(each.hashes(), each.groups()) for each in (rows.moved(at), rows.moved(end - 1)))
+    is_before = (orders <= low) & (at > first)
+    is_behind = ~is_before & (high <= orders) & (end < rows.counts)
+    first = np.where(is_behind, end, first)
+    at = np.where(is_behind, end, np.maximum(at - NEAR, first))
+    goes_on = is_before | is_behind
+    return left[goes_on], at[goes_on], first[goes_on]

@@ -1,4 +1,4 @@
-"""What pages that were read cannot have, so that a key that is not there is rarely looked for in one of them again.
+"""Filters of pages that were read, so that a key that is not there is rarely looked for in one of them again.
 
     page      of 84 rows       84 bytes of `octets`, where its rows are among all: of these bits each row sets three
     a key     is not in a page that is known and lacks one of its three bits; else one time in thirty

@@ -32,7 +32,7 @@ class PageReader:
         self.first_pages: Final = first
         """The number of the first page of each part, and behind them the number of all pages."""
         self.filters: PageFilters | None = None
-        """What the pages cannot have, once `keep_filters` was called."""
+        """Tell which keys pages cannot have, once `keep_filters` was called."""
         self._filter_bytes_max = filter_bytes_max
         # Where page 0 would begin in the file, if all lay as those of the part.
         self._offsets: Integers = np.array([part.offset for part in parts], np.int64)

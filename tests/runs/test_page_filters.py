@@ -1,4 +1,4 @@
-"""What a filter knows of pages that were read: no key that is there is missing, and few others are thought to be."""
+"""Filters of pages that were read: no key that is there is missing, and few others are thought to be."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
