@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -207,14 +208,21 @@ def churn(folder: Path, table: str, keys: int, _number: int) -> None:
 
 
 def fits(folder: Path, table: str, keys: int, number: int) -> None:
-    """Batches of distinct keys, where every row is in memory."""
-    with opened(folder, table, 2048 * MiB) as job:
+    """Batches of distinct keys where every row is in memory, as long as it has room, or without such a bound."""
+    bound = 2048 * MiB if table == "runs" else 0
+    with opened(Path(tempfile.mkdtemp(dir=folder)), "heap", 128 * MiB, state_memory_bytes=bound) as job:
         for start in range(0, keys, FILLED_AT_ONCE):
             timed(job, Traffic(keys).of(np.arange(start, min(keys, start + FILLED_AT_ONCE)), -1))
+
+        def alone(batch: Any) -> float:
+            took = timed(job, batch)
+            job.bases.wait()
+            return took
+
         job.bases.wait()
-        timed(job, distinct(keys, 30_000))
-        job.bases.wait()
-        _end({"uniform": [timed(job, distinct(keys, 30_001 + each)) for each in range(number)]})
+        for each in range(5):
+            alone(distinct(keys, 30_000 + each))
+        _end({"uniform": [alone(distinct(keys, 30_005 + each)) for each in range(number)]})
 
 
 def _check_keys(job: Job, keys: int) -> None:
