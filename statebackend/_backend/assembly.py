@@ -334,7 +334,9 @@ def _base_writer_of(
     opened: Opened, restored: Restored, scheduler: UploadScheduler, coordinator: CheckpointCoordinator
 ) -> BaseWriter:
     settings, states = opened.settings, opened.states
-    segment_bytes_max, read = base_segment_bytes(settings.in_flight_bytes_max), _read_again(opened, coordinator)
+    in_runs = settings.table_memory_bytes if settings.table == "runs" else settings.state_memory_bytes
+    segment_bytes_max = base_segment_bytes(settings.in_flight_bytes_max, in_runs)
+    read = _read_again(opened, coordinator)
     return BaseWriter(
         states,
         scheduler,

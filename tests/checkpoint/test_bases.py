@@ -19,11 +19,13 @@ from statebackend._checkpoint.materialization.bases import (
     FRAME_BYTES_MAX,
     FRAME_BYTES_MIN,
     LOG_ID,
+    SEGMENT_BYTES_MAX,
     SMALL_BASES_MAX,
     SMALL_BYTES,
     Bases,
     Piece,
     base_of,
+    base_segment_bytes,
     key_groups_to_write,
     pack,
     with_bases,
@@ -520,3 +522,13 @@ def test_bases_of_two_checkpoints_do_not_become_one() -> None:
     left = RangeState(KeyGroupRange(0, 7), (), rocksdb=(rocksdb_base(*range(8), checkpoint_id=7),))
     right = RangeState(KeyGroupRange(8, 15), (), rocksdb=(rocksdb_base(*range(8, 16), checkpoint_id=8),))
     assert range_of(commit_of(left, right), ALL).rocksdb == (*left.rocksdb, *right.rocksdb)
+
+
+def test_a_segment_is_a_small_part_of_what_may_be_in_memory() -> None:
+    """A quarter of what may be in flight; and an eighth of the memory for rows over runs, if that is short."""
+    assert base_segment_bytes(1024 * MiB) == SEGMENT_BYTES_MAX
+    assert base_segment_bytes(20 * MiB) == 5 * MiB
+    assert [base_segment_bytes(1024 * MiB, each * MiB) for each in (1024, 128, 64, 8)] == [
+        SEGMENT_BYTES_MAX, SEGMENT_BYTES_MAX, 8 * MiB, SMALL_BYTES
+    ]  # fmt: skip
+    assert base_segment_bytes(4 * MiB, 64 * MiB) == MiB

@@ -54,6 +54,8 @@ OPENED_AT_ONCE: Final = 4
 
 FREE_SHARE: Final = 4
 """Of the memory for rows in runs, so large a part may be free and not given back to the system."""
+BATCH_FREE_SHARE: Final = 2
+"""The same behind a batch: the next one uses most of it again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -154,6 +156,7 @@ class BaseWriter:
         returns the states may be changed again: there is a reference to each entry, or RocksDB's files are being copied
         while new writes wait. The rest runs in the background, and `check` raises its errors.
         """
+        self._give_back(BATCH_FREE_SHARE)
         now_s = self._clock.monotonic()
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE:
@@ -362,9 +365,9 @@ class BaseWriter:
         self._give_back()
         self._threads.give_way()
 
-    def _give_back(self) -> None:
+    def _give_back(self, share: int = FREE_SHARE) -> None:
         if self._states.runs.looks_up:
-            self._free.give_back(self._states.runs.memory_bytes // FREE_SHARE)
+            self._free.give_back(self._states.runs.memory_bytes // share)
 
     def _finish(self, bases: Bases, begun_s: float, changed: int) -> None:
         now_s = self._clock.monotonic()

@@ -43,6 +43,8 @@ ALONE_BYTES_MIN: Final = 6 * MiB
 """A key group of this size has a segment of its own: larger ones are hardly read faster, and erasing a key writes all
 of its segment again."""
 SMALL_BYTES: Final = 4 * MiB
+ROWS_SHARE: Final = 8
+"""Of the memory for rows, a segment takes so small a part."""
 SMALL_BASES_MAX: Final = 16
 """So many bases smaller than `SMALL_BYTES` are left beside new ones; if there were more they are written together."""
 
@@ -104,9 +106,14 @@ def with_bases(state: RangeState, bases: Bases) -> RangeState:
     )
 
 
-def base_segment_bytes(in_flight_bytes_max: int) -> int:
-    """Size at which a segment of bases ends: a quarter of what may be in flight, so that others find room beside it."""
-    return min(SEGMENT_BYTES_MAX, in_flight_bytes_max // 4)
+def base_segment_bytes(in_flight_bytes_max: int, rows_bytes_max: int = 0) -> int:
+    """Size at which a segment of bases ends: a quarter of what may be in flight, so that others find room beside it.
+
+    `rows_bytes_max`: the memory for rows over runs, if there are any. Where that is short, segments are smaller: two of
+    them are in memory at a time, one that is made and one that is sent.
+    """
+    enough = max(SMALL_BYTES, rows_bytes_max // ROWS_SHARE) if rows_bytes_max else SEGMENT_BYTES_MAX
+    return min(SEGMENT_BYTES_MAX, enough, in_flight_bytes_max // 4)
 
 
 def pack(

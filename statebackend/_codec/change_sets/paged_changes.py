@@ -17,6 +17,7 @@ import re
 import struct
 import zlib
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
@@ -51,7 +52,7 @@ class PagesHead(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fie
 
     def layout(self) -> PageLayout:
         """How rows lie in a page."""
-        return PageLayout(self.keys, self.columns, self.page_bytes)
+        return _layout_of(self.keys, self.columns, self.page_bytes)
 
     @property
     def tail_bytes(self) -> int:
@@ -60,6 +61,7 @@ class PagesHead(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fie
 
 
 _decode_head: Final = msgspec.msgpack.Decoder(PagesHead).decode
+_layout_of: Final = lru_cache(maxsize=256)(PageLayout)
 
 
 class PagedChanges(ColumnChanges):
@@ -143,6 +145,12 @@ def is_paged(changes: Changes) -> bool:
 
 def read_head(data: bytes | memoryview) -> PagesHead:
     """The head of a body. Raises `ValueError` for one that no writer makes."""
+    return _read_head(bytes(data))
+
+
+@lru_cache(maxsize=1024)
+def _read_head(data: bytes) -> PagesHead:
+    """Of all parts of a state only the numbers of pages differ, and mostly not even these."""
     head = _decode_head(data)
     names = [each.name for each in head.columns]
     if head.page_bytes < PAGE_BYTES_MIN or head.page_bytes & (head.page_bytes - 1) or head.pages < 1 or not head.keys:
