@@ -140,11 +140,10 @@ def _spoil_delta(root: Path, schema: pa.Schema, partition_by: list[str]) -> None
     """Give the mirror's own table another schema, as somebody would who makes it anew."""
     newest = DeltaTable(root / "delta").history(1)[0]
     said = {name: str(newest[name]) for name in (MIRROR_KEY, NUMBER_KEY)}
+    shutil.rmtree(root / "delta")  # deltalake 1.2 overwrites no partitioning
     write_deltalake(
         root / "delta",
         pa.table({field.name: pa.nulls(1, field.type) for field in schema}),
-        mode="overwrite",
-        schema_mode="overwrite",
         partition_by=partition_by,
         commit_properties=CommitProperties(custom_metadata=said),
     )

@@ -51,6 +51,8 @@ class PostgresTarget(BlockingTarget):
     @classmethod
     def of_url(cls, text: str) -> "PostgresTarget":
         """The target of a URL that names its `table`, beside what libpq takes. Raises `InputError`."""
+        if text.split() != [text]:  # earlier releases of libpq look for a host of that name
+            raise InputError("that is no URL: postgresql://HOST/DB?table=NAME", reason="it has white space")
         try:
             url = urlsplit(text)
         except ValueError as error:
