@@ -140,7 +140,7 @@ def _spoil_delta(root: Path, schema: pa.Schema, partition_by: list[str]) -> None
     """Give the mirror's own table another schema, as somebody would who makes it anew."""
     newest = DeltaTable(root / "delta").history(1)[0]
     said = {name: str(newest[name]) for name in (MIRROR_KEY, NUMBER_KEY)}
-    shutil.rmtree(root / "delta")  # deltalake 1.2 overwrites no partitioning
+    shutil.rmtree(root / "delta")  # earlier releases of deltalake overwrite no partitioning
     write_deltalake(
         root / "delta",
         pa.table({field.name: pa.nulls(1, field.type) for field in schema}),
