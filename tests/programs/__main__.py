@@ -43,6 +43,7 @@ from tests.spark.conftest import build_session
 
 STEP = 25
 """Seeds between two lines of progress."""
+DAEMON = "tests.programs.spark_daemon"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -136,7 +137,7 @@ def on_spark(asked: SeedPiece, record: Path | None) -> None:
     """Run these seeds on a real session. Exit status 1 if one is broken."""
     writing, seen = Writing(asked, record, "--spark"), Seen()
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-        spark = build_session(Path(folder, "warehouse"))
+        spark = build_session(Path(folder, "warehouse"), {"spark.python.daemon.module": DAEMON})
         for seed in range(asked.first, asked.end):
             program, found = draw(seed), None
             try:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
-def build_session(warehouse: Path) -> SparkSession:
-    """A small, quiet session on the loopback interface. Its workers find what the tests find."""
+def build_session(warehouse: Path, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A small, quiet session on the loopback interface, with more settings. Its workers find what the tests find."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     session = (
@@ -52,6 +52,7 @@ def build_session(warehouse: Path) -> SparkSession:
         .config("spark.sql.adaptive.enabled", "false")  # there is nothing to adapt in a batch of three rows
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.sql.streaming.stopTimeout", f"{BOUND_S}s")  # by default a stop waits for ever
+        .config(map=dict(settings or {}))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
