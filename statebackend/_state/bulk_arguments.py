@@ -1,7 +1,11 @@
 """Arguments of bulk calls, as lists: any iterable, an Arrow array or a numpy array."""
 
+import copy
+import dataclasses
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
 
 from statebackend._codec.plain import python_values
 from statebackend.errors import InputError
@@ -34,3 +38,13 @@ def check_as_many(keys: list[Any], values: list[Any]) -> None:
     """Raise `InputError` unless there are as many values as keys."""
     if len(keys) != len(values):
         raise InputError("there must be as many values as keys", keys=len(keys), values=len(values))
+
+
+def own(default: T) -> T:
+    """The default of one missing key. One that can be changed in place is copied: it is not that of another key."""
+    kind = cast("Any", type(default))
+    if issubclass(kind, list | dict | set | bytearray):
+        return copy.deepcopy(default)
+    is_struct = issubclass(kind, msgspec.Struct) and not kind.__struct_config__.frozen
+    is_open = is_struct or (dataclasses.is_dataclass(kind) and not kind.__dataclass_params__.frozen)
+    return copy.deepcopy(default) if is_open else default

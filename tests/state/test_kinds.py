@@ -1,5 +1,6 @@
 """Every kind of state refuses wrong keys and values, copies in and out, and reads and writes in bulk."""
 
+import dataclasses
 import operator
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from decimal import Decimal
@@ -23,7 +24,7 @@ from statebackend.ids import KeyGroupRange
 from tests.aggregates import Mean
 from tests.changes import drained, rows_of
 from tests.examples import name_of, short_name_of
-from tests.state.states import MAX_PARALLELISM, all_states, restored
+from tests.state.states import MAX_PARALLELISM, all_states, restored, value_state
 from tests.state.test_key_groups import NOT_KEYS
 
 
@@ -577,6 +578,32 @@ def test_bulk_copies_what_a_function_changes_in_place() -> None:
     newest.update_many(["a", "b", "a"], [one] * 3, lambda old, new: new if old is None else operator.iadd(old, new))
     newest.update_many(["b", "b"], [one, [2]], lambda old, new: new if new is one else operator.iadd(old, new))
     assert (dict(newest), one) == ({"a": [1, 1], "b": [1, 2]}, [1])
+
+
+@dataclasses.dataclass
+class Trip:
+    """A value that can be changed in place."""
+
+    miles: int = 0
+
+
+@pytest.mark.parametrize("default", [[], {}, {1}, Leg("EWR"), Trip()], ids=short_name_of)
+def test_missing_keys_have_a_default_of_their_own(default: Any) -> None:
+    """What is done to that of one key, before it is written, is not done to the others."""
+    states = all_states()
+    found = [
+        *states.value_state("one", Any).get_many(["a", "b"], default),
+        *states.reducing_state("two", Any, operator.add).get_many(["a", "b"], default),
+        *states.aggregating_state("three", Longest()).get_many(["a", "b"], default),
+    ]
+    assert found == [default] * 6
+    assert len({id(each) for each in [default, *found]}) == 7
+
+
+def test_a_default_that_nobody_changes_is_given_as_it_is() -> None:
+    """So that one can ask which keys are missing."""
+    missing = object()
+    assert value_state().get_many(["a"], missing)[0] is missing
 
 
 def test_bulk_takes_pyarrow() -> None:

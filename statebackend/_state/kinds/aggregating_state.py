@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overload
 
-from statebackend._state.bulk_arguments import Arrow, as_list
+from statebackend._state.bulk_arguments import Arrow, as_list, own
 from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.errors import InputError
@@ -105,7 +105,7 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
         """The results of `keys`, in their order, `default` for a missing key."""
         missing = object()
         found = self._get_many(as_list(keys), lambda _: missing)
-        return [default if each is missing else self._aggregate.result(each) for each in found]
+        return [own(default) if each is missing else self._aggregate.result(each) for each in found]
 
     def _accumulator(self, key: Key) -> Any:
         cell = self._cell(key)

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.change_sets.state_change import SCALARS
-from statebackend._state.bulk_arguments import Arrow, as_list
+from statebackend._state.bulk_arguments import Arrow, as_list, own
 from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.errors import ValueDecodeError
@@ -110,7 +110,7 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
         """The values of `keys`, in their order; for a missing key `default`, or the default of the declaration."""
 
         def missing(key: Key) -> Any:
-            return self._missing(key) if default is None and self._default is not UNSET else default
+            return self._missing(key) if default is None and self._default is not UNSET else own(default)
 
         return self._get_many(as_list(keys), missing)
 
