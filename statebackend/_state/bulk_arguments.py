@@ -1,7 +1,6 @@
 """Arguments of bulk calls, as lists: any iterable, an Arrow array or a numpy array."""
 
 import copy
-import dataclasses
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar, cast
 
@@ -45,6 +44,9 @@ def own(default: T) -> T:
     kind = cast("Any", type(default))
     if issubclass(kind, list | dict | set | bytearray):
         return copy.deepcopy(default)
-    is_struct = issubclass(kind, msgspec.Struct) and not kind.__struct_config__.frozen
-    is_open = is_struct or (dataclasses.is_dataclass(kind) and not kind.__dataclass_params__.frozen)
-    return copy.deepcopy(default) if is_open else default
+    if issubclass(kind, msgspec.Struct):
+        is_frozen = kind.__struct_config__.frozen
+    else:
+        of_dataclass = getattr(kind, "__dataclass_params__", None)
+        is_frozen = of_dataclass is None or of_dataclass.frozen
+    return default if is_frozen else copy.deepcopy(default)

@@ -477,6 +477,15 @@ def test_views_are_text_and_bytes_to_a_function(type_: pa.DataType, values: list
     assert state.rows["a"] == {"n": 2, "first": values[0], "last": values[1], "max": values[1]}
 
 
+def test_a_dictionary_of_views_is_text() -> None:
+    """As polars gives its categories: a key, and a value."""
+    index = pa.array([0, 1, 0], pa.uint32())
+    column = pa.DictionaryArray.from_arrays(index, pa.array(["p", "q"], pa.string_view()))
+    state = Merged(pa.schema({"n": pa.int64(), "last": pa.string()}))
+    state.merge(pa.table({"key": column, "v": column}), {"n": "count", "last": ("last", "v")})
+    assert {key: dict(state.rows[key]) for key in "pq"} == {"p": {"n": 2, "last": "p"}, "q": {"n": 1, "last": "q"}}
+
+
 def test_the_empty_text_is_a_distinct_value() -> None:
     """Though DataSketches leaves it out."""
     pytest.importorskip("datasketches")

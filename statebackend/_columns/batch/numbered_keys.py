@@ -84,13 +84,20 @@ def column_in(batch: Any, name: str) -> Any:
             known=batch.schema.names,
         )
     column = batch.column(name)
-    if pa.types.is_string_view(column.type):
-        column = column.cast(pa.large_string())
-    elif pa.types.is_binary_view(column.type):
-        column = column.cast(pa.large_binary())
+    if (type_ := _without_views(column.type)) != column.type:
+        column = column.cast(type_)
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def _without_views(type_: Any) -> Any:
+    """The type, or that of the same values if it is one of views, also as the values of a dictionary."""
+    if pa.types.is_dictionary(type_):
+        return pa.dictionary(type_.index_type, _without_views(type_.value_type), type_.ordered)
+    if pa.types.is_string_view(type_):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary_view(type_) else type_
 
 
 def grouped(keys: Any, hash_keys: Callable[[Any], HashedKeys]) -> Grouped:
