@@ -210,8 +210,13 @@ async def open_changes_of(
 
 
 def made_as_a_whole(commit: Commit, state: str) -> bool:
-    """True if the state is another one behind this commit by no changes that a feed could show."""
-    return state in commit.transformed or (commit.parent is None and any(part.all_bases for part in commit.ranges))
+    """True if the state is another one behind this commit by no changes that a feed could show.
+
+    A job begins with bases if it was seeded, and with another job's bases and change sets if it is a clone.
+    """
+    return state in commit.transformed or (
+        commit.parent is None and any(part.all_bases or any(map(is_merged, part.changelog)) for part in commit.ranges)
+    )
 
 
 def _check_changes(commits: Sequence[Commit], state: str) -> None:

@@ -26,7 +26,7 @@ from statebackend._codec.plain import key_of_shown, plain
 from statebackend._log.moments import ROUNDED_S, Moment, moment_s
 from statebackend._log.names import entry_key
 from statebackend._reading.asked_of_state import state_in
-from statebackend._reading.feed import own_change_sets, retained_from
+from statebackend._reading.feed import made_as_a_whole, own_change_sets, retained_from
 from statebackend._reading.opened_state import told_if_swept
 from statebackend._reading.reading_reports import KeyChange, KeyHistory
 from statebackend._reading.rows.merged_rows import form_of
@@ -301,7 +301,7 @@ class _Search:
     def _is_whole(self, made: _Made) -> bool:
         """True for a commit that may hold for the key's group what no change tells."""
         if made.parent is None:
-            return any(part.all_bases for part in made.commit.ranges)
+            return made_as_a_whole(made.commit, self._state.name)
         parent, commit = (msgspec.structs.replace(each, states=()) for each in (made.parent, made.commit))
         return isinstance(added_by(parent, [commit], self._group_in(commit)), str)
 

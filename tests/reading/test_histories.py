@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 import statebackend as sb
+from statebackend._reading.feed import open_changes
 from statebackend._tables.key_groups import key_group
 from statebackend.errors import CheckpointNotFoundError, InputError, KeyTypeError
 from statebackend.objectstore import MemoryStore
@@ -185,3 +186,18 @@ async def test_what_a_commit_made_as_a_whole_is_told(table: str) -> None:
     await write(copy, ax=12)
     assert await told(copy, "ax") == [(newest + 1, 11, 12), (newest, None, 11)]
     assert await told(copy, "a") == []
+
+
+async def test_a_clone_of_a_job_without_bases_is_told() -> None:
+    """Its first commit has the other job's change sets, which nobody has committed in this one: a feed lacks them."""
+    settings, store = settings_of(4), MemoryStore()
+    async with sb.open_backend(settings, store=store) as backend:
+        backend.value_state("n", int)["a"] = 1
+        await backend.checkpoint(7)
+    copy = settings_of(4, job="copy")
+    await sb.clone(copy, from_=settings, store=store, from_store=store)
+    found = await sb.history_of(copy, "n", "a", store=store)
+    assert [(each.checkpoint_id, each.before, each.after) for each in found.changes] == [(7, None, 1)]
+    with pytest.raises(InputError, match="made the state as a whole"):
+        async with open_changes(copy, "n", sequences=[1], before=None, store=store):
+            pass
