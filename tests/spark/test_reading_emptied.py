@@ -1,6 +1,7 @@
 """A state that has no key any more, or none yet: what Spark plans for it fits what its tasks read."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,11 @@ def test_an_emptied_state_whose_key_has_named_parts_has_no_rows(tmp_path: Path, 
     source = source_of(emptied(tmp_path, kind, ("a", 7)), keyColumns="name,number")
     assert source.schema()["key"].dataType.names == ["name", "number"]
     assert rows_of(source) == []
+
+
+def test_a_feed_that_ends_before_a_transformation_is_read_behind_it(tmp_path: Path) -> None:
+    """What tells the type of its keys is what it has asked for, and no later commit, which may be no change."""
+    settings = emptied(tmp_path, "value", "a")
+    anyio.run(partial(sb.transform, settings, "legs", lambda key, value: [(key, value)]))
+    feed = source_of(settings, readChangeFeed=True, changeStartBatchId=0, changeEndBatchId=1)
+    assert [row["change_type"] for row in rows_of(feed)] == ["update", "delete"]

@@ -3,6 +3,7 @@
 Each function opens the job's primary, looks, and closes it: in the driver's planning processes, which come and go.
 """
 
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from itertools import pairwise
@@ -127,7 +128,9 @@ async def _key_type_of_changes(
     """The type of the keys in the feed's first changes; of a stream from now on, in those of the last commits."""
     async with open_job_primary(options.settings, None) as primary:
         if feed.start is not None:
-            found, _ = await _from_start(primary, feed.start, by_batch=feed.by_batch)
+            found, numbers = await _from_start(primary, feed.start, by_batch=feed.by_batch)
+            if feed.end is not None:  # what comes later may be no change
+                found = Stretch(found.before, found.commits[: bisect_right(numbers, feed.end)])
         else:
             branch = primary.log.branch(await _newest(primary), count_max=LOOK_BACK_MAX)
             floor = await retained_from(primary)
