@@ -28,7 +28,7 @@ from statebackend.errors import (
 )
 from statebackend.testing import FaultyStore
 from tests.knobs import replaced, settings_with
-from tests.mirroring.mirrored import EWR, LGA, SETTINGS, Job
+from tests.mirroring.mirrored import EWR, JFK, LGA, SETTINGS, Job
 from tests.mirroring.places import PLACES, iceberg_catalog
 
 FOLDERS: dict[str, Callable[[Path], MirrorTarget]] = {
@@ -202,6 +202,50 @@ async def test_a_namespace_that_there_is_not(tmp_path: Path) -> None:
     await job.commit({"a": EWR})
     with pytest.raises(InputError, match="make the namespace"):
         await job.mirror(IcebergTarget("sea.legs", catalog=catalog))
+
+
+class Overtaken:
+    """A catalog in which another writer is quicker than each of the next `times` commits."""
+
+    def __init__(self, root: Path, times: int) -> None:
+        self._inside = iceberg_catalog(root)
+        self.times = times
+
+    def load_table(self, name: str) -> Any:
+        found = self._inside.load_table(name)
+        found.catalog = self
+        return found
+
+    def commit_table(self, *args: Any) -> Any:
+        if self.times:
+            self.times -= 1
+            raise pyiceberg.exceptions.CommitFailedException("Table has been updated by another process")
+        return self._inside.commit_table(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+
+@pytest.mark.parametrize("times", [1, 4])
+async def test_an_iceberg_table_that_other_writers_change_meanwhile(times: int, tmp_path: Path) -> None:
+    """Nothing of a change is there that met another one, so it is made anew: of two mirrors at once none fails."""
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(IcebergTarget("air.legs", catalog=iceberg_catalog(tmp_path)))
+    await job.commit({"a": JFK})
+    catalog = Overtaken(tmp_path, times)
+    await job.mirror(IcebergTarget("air.legs", catalog=catalog))
+    assert catalog.times == 0
+    assert PLACES["iceberg"]("", tmp_path).rows() == await job.state()
+
+
+async def test_an_iceberg_table_that_others_never_leave_alone(tmp_path: Path) -> None:
+    job = Job()
+    await job.commit({"a": EWR})
+    await job.mirror(IcebergTarget("air.legs", catalog=iceberg_catalog(tmp_path)))
+    await job.commit({"a": JFK})
+    with pytest.raises(StoreUnavailableError, match="another writer"):
+        await job.mirror(IcebergTarget("air.legs", catalog=Overtaken(tmp_path, 1000)))
 
 
 @pytest.mark.parametrize("name", ["delta", "delta-log", "iceberg"])

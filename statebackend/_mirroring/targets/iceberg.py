@@ -1,12 +1,13 @@
 """A log in an Iceberg table: each step is one commit of it, whose snapshots say which.
 
 An append that meets another's is repeated by `pyiceberg` behind that, and would be there twice. So its retries are
-switched off by a property of the table: of two that write the same step one fails, and looks again.
+switched off by a property of the table: of two that write the same step one fails, and looks what is there now.
 """
 
 import errno
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
@@ -26,6 +27,8 @@ from statebackend.settings import Settings
 MIRROR_KEY: Final = "statebackend.mirror"
 NUMBER_KEY: Final = "statebackend.number"
 RETRIES_KEY: Final = "commit.retry.num-retries"
+TRIES_MAX: Final = 5
+"""So often the table is changed anew where another writer was quicker each time."""
 APPENDED_ROWS: Final = 1_000_000
 """About as many rows are in memory at a time, and in a file."""
 
@@ -104,11 +107,23 @@ class IcebergTarget(BlockingTarget):
                 with suppress(self._errors.TableAlreadyExistsError):  # another process was quicker
                     self._loaded.create_table(self._name, schema=self._schema, properties={RETRIES_KEY: "0"})
                     return
-            there = self._loaded.load_table(self._name)
-            if there.properties.get(RETRIES_KEY) != "0":
-                with there.transaction() as changes:
-                    changes.set_properties({RETRIES_KEY: "0"})
-            self._check(there, may_grow=table.may_grow)
+            self._change(partial(self._fit_what_is_there, may_grow=table.may_grow))
+
+    def _fit_what_is_there(self, table: Any, *, may_grow: bool) -> None:
+        if table.properties.get(RETRIES_KEY) != "0":
+            with table.transaction() as changes:
+                changes.set_properties({RETRIES_KEY: "0"})
+        self._check(table, may_grow=may_grow)
+
+    def _change(self, change: Callable[[Any], None]) -> None:
+        """Change the table; where another writer was quicker, as it is then, for none of the change is there."""
+        for tries_left in reversed(range(TRIES_MAX)):
+            try:
+                return change(self._loaded.load_table(self._name))
+            except self._errors.CommitFailedException:
+                if not tries_left:
+                    raise
+        raise AssertionError("it returns or raises")
 
     def _check(self, table: Any, *, may_grow: bool) -> None:
         names = {field.name for field in table.schema().fields}
@@ -129,13 +144,15 @@ class IcebergTarget(BlockingTarget):
 
     def _write(self, rows: MirrorRows) -> None:
         with self._translated():
-            table = self._loaded.load_table(self._name)
-            if self._has_step(self._mark(table), rows):
-                return
-            said = {MIRROR_KEY: rows.mirror_id, NUMBER_KEY: str(rows.number)}
-            with table.transaction() as commit:
-                for some in _tables(rows.batches()):
-                    commit.append(some.cast(self._schema), snapshot_properties=said)
+            self._change(partial(self._append, rows))
+
+    def _append(self, rows: MirrorRows, table: Any) -> None:
+        if self._has_step(self._mark(table), rows):
+            return
+        said = {MIRROR_KEY: rows.mirror_id, NUMBER_KEY: str(rows.number)}
+        with table.transaction() as commit:
+            for some in _tables(rows.batches()):
+                commit.append(some.cast(self._schema), snapshot_properties=said)
 
     def _read_back(self, generation: int, key_group: int) -> Iterator[RecordBatch]:
         with self._translated():
