@@ -21,7 +21,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from statebackend.errors import ForkedProcessError
+from statebackend.errors import ForkedProcessError, InputError
 
 Args = TypeVarTuple("Args")
 Item = TypeVar("Item")
@@ -46,6 +46,21 @@ class HomeProcess:
                 'opened in the process that this one was forked from: start processes with "spawn", and open in them',
                 opened_in=self._pid,
                 pid=os.getpid(),
+            )
+
+
+class HomeLoop:
+    """The event loop on which something was opened, for it to refuse to be awaited on another one."""
+
+    def __init__(self) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+
+    def check(self) -> None:
+        """Raise `InputError` on any other loop: what is awaited there would wake up on the first one."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise InputError(
+                "awaited on another event loop than the one that opened it: hand the call over there, by"
+                " asyncio.run_coroutine_threadsafe"
             )
 
 

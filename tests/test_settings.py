@@ -749,6 +749,13 @@ def test_settings_come_from_a_table_of_a_toml_file(tmp_path: Path) -> None:
     assert Settings.from_toml(path, table="other").job == "second"
 
 
+def test_a_toml_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows write one, and lines that end by two characters."""
+    path = tmp_path / "job.toml"
+    path.write_bytes(b"\xef\xbb\xbf[statebackend]\r\njob = 'fleet'\r\nprimary = 'file:///data'\r\n")
+    assert Settings.from_toml(path) == Settings(job="fleet", primary="file:///data")
+
+
 @pytest.mark.parametrize(
     "content",
     [

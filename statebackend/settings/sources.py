@@ -104,7 +104,7 @@ def _as_argument(kind: type[msgspec.Struct], name: str) -> str:
 def toml_table(path: str | os.PathLike[str], table: str) -> dict[str, Any]:
     """The table of that name. Raises `SettingsError` where there is no such file, or table, or it is not TOML."""
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # editors on Windows begin it by a mark
     except OSError as error:
         raise SettingsError("the settings file cannot be read", path=str(path)) from error
     except ValueError as error:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
@@ -243,3 +245,15 @@ async def test_the_largest_checkpoint_id_leaves_a_job_that_can_be_read(settings:
         assert backend.value_state("legs", Leg)["N1"].flown == 1
         with pytest.raises(InputError, match="an int from 0 to"):
             await backend.checkpoint(backend.next_checkpoint_id)
+
+
+async def test_a_call_from_another_event_loop_is_refused(settings: sb.Settings) -> None:
+    """As of somebody who has a thread with a loop of its own: what is awaited there wakes up on the first one."""
+    async with sb.open_backend(settings) as backend:
+        backend.value_state("legs", Leg)["N1"] = Leg("EWR", "IAH", 1)
+        for call in (lambda: backend.checkpoint(1), lambda: backend.savepoint("first")):
+            with pytest.raises(InputError, match="run_coroutine_threadsafe"):
+                await anyio.to_thread.run_sync(anyio.run, call)
+        await backend.checkpoint(1)
+    async with sb.open_backend(settings) as backend:
+        assert dict(backend.value_state("legs", Leg)) == {"N1": Leg("EWR", "IAH", 1)}
