@@ -94,4 +94,5 @@ def _text(declared: Declared, value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    """Fields have no order: a value that was read with others has them in that of their common type."""
+    return msgspec.json.encode(value, order="sorted").decode()
