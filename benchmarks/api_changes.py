@@ -62,7 +62,8 @@ def breaks_since(root: Path, tag: str, package: str = PACKAGE) -> list[Break]:
     with tempfile.TemporaryDirectory(prefix=f"{package}-{tag}-") as folder:
         archive = _git(root, "archive", "--format=tar", tag, package)
         with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-            files.extractall(folder, filter="data")
+            files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it from 3.11.4 on
+            files.extractall(folder)
         old = _loaded(Path(folder), package)
         new = _loaded(root, package)
         was, now = list(_exported(old)), list(_exported(new))

@@ -106,8 +106,8 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     _Over(
         "a layer has the rows of the last batch alone",
         "statebackend._runs.run_table",
-        "            is_changed=self._changed_at > self._runs_epoch,",
-        "            is_changed=self._changed_at > max(self._runs_epoch, self.epoch - 1),",
+        "        changed = live[self._which_changed(live)]",
+        "        changed = live[self._changed_at[live] > max(self._runs_epoch, self.epoch - 1)]",
         "assert_layers_are_the_model",
     ),
     _Over(
