@@ -275,6 +275,7 @@ class StateBackend(KeyedBackend):
         is sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later,
         it finishes first.
         """
+        self._home.check()
         self._home_loop.check()
         async with self._checkpointing:
             self._check_usable()  # here and not earlier: the checkpoint before, waited for above, may have failed
@@ -318,6 +319,7 @@ class StateBackend(KeyedBackend):
 
         Raises `InputError` if the backend was opened with `read_only`.
         """
+        self._home.check()
         self._home_loop.check()
         self._check_usable()
         if not self._coordinator.can_commit:
