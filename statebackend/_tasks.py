@@ -49,14 +49,16 @@ class HomeProcess:
             )
 
 
-class HomeLoop:
-    """The event loop on which something was opened, for it to refuse to be awaited on another one."""
+class HomeLoop(HomeProcess):
+    """As `HomeProcess`, and the event loop in it, for it to refuse to be awaited on another one."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._loop: Final = asyncio.get_running_loop()
 
-    def check(self) -> None:
-        """Raise `InputError` on any other loop: what is awaited there would wake up on the first one."""
+    def check_loop(self) -> None:
+        """As `check`; raise `InputError` on any other loop: what is awaited there would wake up on the first one."""
+        self.check()
         if asyncio.get_running_loop() is not self._loop:
             raise InputError(
                 "awaited on another event loop than the one that opened it: hand the call over there, by"

@@ -30,7 +30,7 @@ from statebackend._state.declarations import StateDeclarations
 from statebackend._state.declared import KeyedStates
 from statebackend._state.time.job_clock import NOT_BEGUN
 from statebackend._state.time.timers import DueTimer
-from statebackend._tasks import HomeLoop, HomeProcess, finish
+from statebackend._tasks import HomeLoop, finish
 from statebackend.abc import Buffer, CheckpointInfo, Clock, Observer, RestoreReport
 from statebackend.errors import (
     BackendClosedError,
@@ -78,8 +78,7 @@ class KeyedBackend(StateDeclarations):
         self._snapshots = machinery.snapshots
         self._coordinator = machinery.coordinator
         self._checkpointing = anyio.Lock()  # one checkpoint or snapshot at a time
-        self._home = HomeProcess()
-        self._home_loop = HomeLoop()
+        self._home = HomeLoop()
         self._failure: Exception | None = None
         self._closed = False
         self._is_wanted = True
@@ -268,15 +267,13 @@ class StateBackend(KeyedBackend):
         Raises `SavepointExistsError` if the name is taken, `CheckpointExistsError` for an id that is not larger than
         every committed one (nothing has changed, the backend stays usable), `UploadError` or its
         `MaterializationError`, `StoreFullError` (nothing is committed: make room first), `FencedError` or
-        `OutcomeUnknownError` (open a new backend), and `InputError` if the backend was opened with `read_only`, or on
-        another event loop.
+        `OutcomeUnknownError` (open a new backend), and `InputError` if opened with `read_only`, or on another loop.
 
         Takes up to `persist_delay_max_s` longer where `put_budget_usd_month` asks for it. Cancelled before its commit
         is sent, a checkpoint has committed nothing and lost nothing: the next one holds its changes. Cancelled later,
         it finishes first.
         """
-        self._home.check()
-        self._home_loop.check()
+        self._home.check_loop()
         async with self._checkpointing:
             self._check_usable()  # here and not earlier: the checkpoint before, waited for above, may have failed
             begun, requests = self._clock.monotonic(), self._spending.requests
@@ -319,8 +316,7 @@ class StateBackend(KeyedBackend):
 
         Raises `InputError` if the backend was opened with `read_only`.
         """
-        self._home.check()
-        self._home_loop.check()
+        self._home.check_loop()
         self._check_usable()
         if not self._coordinator.can_commit:
             raise InputError("opened for reading: it writes no savepoint. `statebackend.savepoint` does", name=name)

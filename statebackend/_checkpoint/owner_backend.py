@@ -34,8 +34,7 @@ class OwnerBackend(KeyedBackend):
         `CheckpointExistsError`, and `UploadError` or its `MaterializationError` (open a new backend). A cancelled call
         has lost nothing: the next one holds its changes.
         """
-        self._home.check()
-        self._home_loop.check()
+        self._home.check_loop()
         self._check_usable()
         with self._failing():
             self._base_writer.check()

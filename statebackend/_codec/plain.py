@@ -13,6 +13,8 @@ import msgspec
 
 from statebackend.ids import Key
 
+UNCHANGING: Final = frozenset({bool, bytes, float, int, str, type(None)})
+"""Types of values of which nobody changes one in place."""
 _OTHER_THAN_UTC: Final = re.compile(r"tz=(?!UTC\])")
 
 

@@ -1,11 +1,14 @@
 """Output rows as a table of `output_schema`, refused before they are committed if they do not fit."""
 
+import copy
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 
+from statebackend._codec.plain import UNCHANGING
 from statebackend.errors import InputError
 
 _pa: Any = pa  # it ships no types
@@ -21,26 +24,26 @@ _WHOLE: Final[tuple[tuple[Callable[[Any], bool], type], ...]] = (
 )
 
 
-def as_yielded(row: Any, *, is_deep: bool) -> Any:
-    """A copy of a row, made when it is yielded: the processor may change its own then, and yield it again.
+def as_yielded(row: Any) -> Any:
+    """A copy of a row, made when it is yielded: the processor may change its own then, and what it holds, in place.
 
-    `is_deep`: of what its values hold, too, see `is_deep`. What is no row is left as it is.
+    What is no row is left as it is.
     """
     if not isinstance(row, Mapping):
         return row
-    flat = dict(cast("Mapping[Any, Any]", row))
-    return _without_shared(flat) if is_deep else flat
+    return {name: _as_it_is(each) for name, each in cast("Mapping[Any, Any]", row).items()}
 
 
-def is_deep(schema: Any) -> bool:
-    """True if a column of the schema holds lists, maps or records, which can be changed in place."""
-    return isinstance(schema, _pa.Schema) and any(_types.is_nested(field.type) for field in schema)
-
-
-def _without_shared(value: Any) -> Any:
+def _as_it_is(value: Any) -> Any:
+    if type(value) in UNCHANGING:
+        return value
     if isinstance(value, dict):
-        return {name: _without_shared(each) for name, each in cast("dict[Any, Any]", value).items()}
-    return list(map(_without_shared, cast("list[Any]", value))) if isinstance(value, list) else value
+        return {name: _as_it_is(each) for name, each in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return list(map(_as_it_is, cast("list[Any]", value)))
+    if type(value) is tuple:
+        return tuple(map(_as_it_is, cast("tuple[Any, ...]", value)))
+    return copy.copy(cast("Any", value)) if isinstance(value, bytearray | np.ndarray) else value
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:

@@ -30,7 +30,7 @@ from statebackend._processing.concurrently import for_each
 from statebackend._processing.event_time import EventTime
 from statebackend._processing.generators import noticing_left_generators
 from statebackend._processing.grouping import SLAB_ROWS, Rows, by_key, check_columns, in_order
-from statebackend._processing.output_rows import as_yielded, fitted, has_rows, is_deep, table_of_rows
+from statebackend._processing.output_rows import as_yielded, fitted, has_rows, table_of_rows
 from statebackend._processing.own_state import OwnStates
 from statebackend._processing.processor import KeyedProcessor, ProcessorContext, overrides
 from statebackend._tasks import open_tasks
@@ -117,7 +117,6 @@ class ProcessorRunner:
             raise SettingsError(
                 "output_schema names a column twice: rename one", processor=type(processor), columns=twice
             )
-        self._as_yielded = partial(as_yielded, is_deep=is_deep(processor.output_schema))
         check_close(processor)
         self.is_async: Final = _is_async(processor, "process")
         self._concurrency = _checked_concurrency(processor, concurrency, is_async=self.is_async)
@@ -293,7 +292,7 @@ class ProcessorRunner:
                 "process must yield mappings; if it is asynchronous, it must be an `async def`", key=key, returned=kind
             )
         before = len(output)
-        output.extend(map(self._as_yielded, cast("Iterable[Mapping[str, Any]]", returned)))
+        output.extend(map(as_yielded, cast("Iterable[Mapping[str, Any]]", returned)))
         if len(output) > before:
             self._check_output(key)
 
@@ -307,7 +306,7 @@ class ProcessorRunner:
             async for row in yielded:
                 if not self._has_output:
                     self._check_output(key)
-                output.append(self._as_yielded(row))
+                output.append(as_yielded(row))
         except BaseException:
             await yielded.aclose()
             raise

@@ -10,22 +10,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+BESIDE_MERGE: Final = 4
+"""Of the memory for rows in runs, so large a part may be free and not given back to the system."""
+BEHIND_BATCH: Final = 2
+"""The same behind a batch: the next one uses most of it again."""
 _STATM: Final = Path("/proc/self/statm")
 
 
 class FreeMemory:
-    """Watches how much memory the process takes, without files."""
+    """Watches how much memory the process takes, without files.
 
-    def __init__(self) -> None:
+    `rows_bytes_max`: the memory for rows in runs; 0 where there are none, and nothing is given back. It is set where
+    states are declared, since a thread that merges cannot ask which there are.
+    """
+
+    def __init__(self, rows_bytes_max: int = 0) -> None:
+        self.rows_bytes_max = rows_bytes_max
         self._least = own_bytes()
 
-    def give_back(self, more_than: int) -> None:
-        """Give back what is free if the process takes so many bytes more than at least since it last did so.
+    def give_back(self, share: int) -> None:
+        """Give back what is free if the process takes that share of the rows' memory more than at least since then.
 
-        That takes 10 to 20 ms, and what is soon used again as much. So it pays for memory that merges have used.
+        That takes 10 to 20 ms, in whichever thread, and what is soon used again as much. So it pays for memory that
+        merges have used.
         """
-        self._least = min(self._least, own_bytes())
-        if _TRIM is not None and own_bytes() - self._least > more_than:
+        if _TRIM is None or not self.rows_bytes_max:
+            return
+        taken = own_bytes()
+        self._least = min(self._least, taken)
+        if taken - self._least > self.rows_bytes_max // share:
             _TRIM(0)
             self._least = own_bytes()
 

@@ -34,6 +34,7 @@ class PageReader:
         self.filters: PageFilters | None = None
         """Tell which keys pages cannot have, once `keep_filters` was called."""
         self._filter_bytes_max = filter_bytes_max
+        self._records = sum(part.records for part in parts)
         # Where page 0 would begin in the file, if all lay as those of the part.
         self._offsets: Integers = np.array([part.offset for part in parts], np.int64)
         self._offsets -= first[:-1] * np.array([part.head.page_bytes for part in parts], np.int64)
@@ -43,8 +44,8 @@ class PageReader:
 
     def keep_filters(self) -> None:
         """Remember from now on what pages that are read cannot have, if there is room for it."""
-        rows = np.array([0, *(part.records for part in self._parts)], np.int64).cumsum()
-        if self.filters is None and rows[-1] <= self._filter_bytes_max:
+        if self.filters is None and self._records <= self._filter_bytes_max:
+            rows = np.cumsum([0, *(part.records for part in self._parts)])
             begins = [part.tail.begins + row for part, row in zip(self._parts, rows.tolist(), strict=False)]
             self.filters = PageFilters(np.concatenate([*begins, rows[-1:]]))
 

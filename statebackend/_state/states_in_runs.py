@@ -75,8 +75,8 @@ class StatesInRuns:
 
     @property
     def memory_bytes(self) -> int:
-        """The most that the rows of one of these states may take, or of all that share it."""
-        return max((each.memory.bytes_max for each in self._runs().values()), default=0)
+        """The most that the rows of one of these states may take, or of all that share it; 0 unless they look up."""
+        return max(each.memory.bytes_max for each in self._runs().values()) if self.looks_up else 0
 
     @property
     def ids(self) -> frozenset[int]:

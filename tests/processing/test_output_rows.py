@@ -48,18 +48,35 @@ class Putting(KeyedProcessor):
 
 
 class PuttingOneRow(KeyedProcessor):
-    """Yields one dictionary again and again, and changes it in between."""
+    """Yields one dictionary again and again, and changes it and what it holds in between."""
 
-    output_schema = pa.schema([("n", pa.int64()), ("seen", pa.list_(pa.struct([("n", pa.int64())])))])
+    output_schema = pa.schema(
+        {
+            "n": pa.int64(),
+            "seen": pa.list_(pa.struct({"n": pa.int64()})),
+            "pairs": pa.map_(pa.string(), pa.list_(pa.int64())),
+            "octets": pa.binary(),
+            "numbers": pa.list_(pa.int64()),
+        }
+    )
 
     def open(self, context: Any) -> None:
         """It has no state."""
 
     def process(self, key: Any, rows: Any, context: Any) -> Any:
-        out: dict[str, Any] = {"n": 0, "seen": []}
+        out: dict[str, Any] = {
+            "n": 0,
+            "seen": [],
+            "pairs": [("all", [])],
+            "octets": bytearray(),
+            "numbers": np.zeros(1, np.int64),
+        }
         for row in rows:
             out["n"] += row["n"]
             out["seen"].append({"n": row["n"]})
+            out["pairs"][0][1].append(row["n"])
+            out["octets"] += bytes([row["n"]])
+            out["numbers"] += row["n"]
             yield out
         out["seen"][0]["n"] = out["n"] = -1
 
@@ -78,7 +95,10 @@ def test_a_row_is_put_out_as_it_was_when_it_was_yielded(class_: Any) -> None:
     one, two = {"n": 1}, {"n": 2}
     with ProcessorTester(class_(), key="key") as tester:
         put_out = tester.batch([{"key": "a"} | one, {"key": "a"} | two])
-    assert put_out == [{"n": 1, "seen": [one]}, {"n": 3, "seen": [one, two]}]
+    assert put_out == [
+        {"n": 1, "seen": [one], "pairs": [("all", [1])], "octets": b"\x01", "numbers": [1]},
+        {"n": 3, "seen": [one, two], "pairs": [("all", [1, 2])], "octets": b"\x01\x02", "numbers": [3]},
+    ]
 
 
 class PuttingTable(Putting):

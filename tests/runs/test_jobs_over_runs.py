@@ -3,7 +3,8 @@
 import gc
 import random
 import shutil
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -466,3 +467,39 @@ async def test_iterations_over_runs(job: Job) -> None:
         await backend.checkpoint(99)
     async with sb.open_backend(job.settings, clock=VirtualClock()) as backend:
         assert len(columns(backend)) == 0
+
+
+class Failures(sb.Observer):
+    """Keeps why bases could not be written."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+
+    def materialization_failed(self, error: Exception, *, failures: int) -> None:
+        self.errors.append(error)
+
+
+class OfOneThread(dict[int, Any]):
+    """Tables that only the thread which made this asks for: another one could meet a declaration."""
+
+    def __init__(self, tables: Mapping[int, Any]) -> None:
+        super().__init__(tables)
+        self._home = threading.get_ident()
+
+    def items(self) -> Any:
+        assert threading.get_ident() == self._home, "asked by another thread, while a state may be declared"
+        return super().items()
+
+
+async def test_a_thread_that_writes_bases_does_not_ask_which_states_there_are(tmp_path: Path) -> None:
+    """States are declared meanwhile: to go over a dictionary that grows is an error."""
+    job, failures = Job(tmp_path), Failures()
+    async with sb.open_backend(job.settings, observer=failures) as backend:
+        job.write(backend, ["a", "b"])
+        await job.commit(backend)
+        runs = backend._states.runs
+        runs._tables = OfOneThread(runs._tables)
+        for key in ("c", "d", "e"):
+            job.write(backend, [key])
+            await job.commit(backend)
+        assert not failures.errors

@@ -18,6 +18,7 @@ States in RocksDB are written as their files, with the columns that lie in memor
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from statebackend._checkpoint.materialization.rocksdb_bases import RocksDBBaseFi
 from statebackend._checkpoint.materialization.tiers import Neighbours
 from statebackend._checkpoint.run_files import RunFiles
 from statebackend._codec.change_sets.changes import Changes
-from statebackend._runs.free_memory import FreeMemory
+from statebackend._runs.free_memory import BEHIND_BATCH, BESIDE_MERGE, FreeMemory
 from statebackend._runs.open_base import OpenBase
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.snapshot import StatesSnapshot
@@ -51,11 +52,6 @@ FIRST_WAIT_SHARE: Final = 4.0
 
 OPENED_AT_ONCE: Final = 4
 """Bases that were just written are opened again so many at a time, where tables look up in them."""
-
-FREE_SHARE: Final = 4
-"""Of the memory for rows in runs, so large a part may be free and not given back to the system."""
-BATCH_FREE_SHARE: Final = 2
-"""The same behind a batch: the next one uses most of it again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -156,7 +152,8 @@ class BaseWriter:
         returns the states may be changed again: there is a reference to each entry, or RocksDB's files are being copied
         while new writes wait. The rest runs in the background, and `check` raises its errors.
         """
-        self._give_back(BATCH_FREE_SHARE)
+        self._free.rows_bytes_max = self._states.runs.memory_bytes
+        self._give_back_behind(BEHIND_BATCH)
         now_s = self._clock.monotonic()
         rocksdb = self._rocksdb if self._states.are_in_files else None
         if self._phase is not _Phase.IDLE:
@@ -233,7 +230,7 @@ class BaseWriter:
             if self._take_over is not None:
                 self._take_over()
             self._phase, self._bases, self._take_over, self._uploaded = _Phase.IDLE, None, None, []
-            self._give_back()
+            self._give_back_behind(BESIDE_MERGE)
 
     def refused(self, bases: Bases | None) -> None:
         """No commit holds these bases or ever will: they are offered to the next one. Otherwise as `confirmed`."""
@@ -362,12 +359,14 @@ class BaseWriter:
         """
         if self._phase is _Phase.CLOSED:
             raise BackendClosedError("the backend was left while bases were being written")
-        self._give_back()
+        self._free.give_back(BESIDE_MERGE)
         self._threads.give_way()
 
-    def _give_back(self, share: int = FREE_SHARE) -> None:
-        if self._states.runs.looks_up:
-            self._free.give_back(self._states.runs.memory_bytes // share)
+    def _give_back_behind(self, share: int) -> None:
+        """In a thread: the loop has no 20 ms for it."""
+        if self._free.rows_bytes_max:
+            with suppress(RuntimeError):  # as in `_start`
+                self._tasks.start_soon(self._threads.cpu, self._free.give_back, share)
 
     def _finish(self, bases: Bases, begun_s: float, changed: int) -> None:
         now_s = self._clock.monotonic()

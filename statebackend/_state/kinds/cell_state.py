@@ -1,11 +1,12 @@
 """The base class of the kinds with one encoded value per key: value, reducing and aggregating states."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges, of_cells
 from statebackend._codec.change_sets.state_change import SCALARS
+from statebackend._codec.plain import UNCHANGING
 from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
 from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._tables.key_groups import OwnedKeys
@@ -14,9 +15,6 @@ from statebackend.ids import Key
 
 V = TypeVar("V")
 T = TypeVar("T")
-
-UNCHANGING: Final = frozenset({bool, bytes, float, int, str, type(None)})
-"""Types of values of which no function changes one in place."""
 
 
 class CellState(KeyedState[bytes, V]):
