@@ -249,8 +249,11 @@ def result_of(returned: object, df: DataFrame, query: QueryThread) -> object:
     # Look at what was returned and not at the function: partials, callable objects and decorated functions can be
     # asynchronous, too. Spark itself drops a coroutine and records the batch as done, though nothing has run.
     if inspect.isawaitable(returned):
-        with allow_actions(df):
-            return attend(process_portal().start(_await, returned, once=True), query)
+        try:
+            with allow_actions(df):
+                return attend(process_portal().start(_await, returned, once=True), query)
+        finally:
+            _close_unbegun(returned)
     if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         raise BatchError("the function is a generator, so nothing of it has run: remove its yield")
     return returned
@@ -258,3 +261,9 @@ def result_of(returned: object, df: DataFrame, query: QueryThread) -> object:
 
 async def _await(returned: Awaitable[object]) -> object:
     return await returned
+
+
+def _close_unbegun(returned: object) -> None:
+    """Close a coroutine that never began, as where the query was stopped first: Python would warn of it."""
+    if inspect.iscoroutine(returned) and inspect.getcoroutinestate(returned) == inspect.CORO_CREATED:
+        returned.close()

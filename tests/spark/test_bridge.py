@@ -1,6 +1,7 @@
 """The bridge without Spark: waiting for a coroutine while the query may be stopped."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import threading
@@ -8,13 +9,17 @@ from collections.abc import Iterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
+import pyarrow as pa
 import pytest
 
 from statebackend._portal import Portal
 from statebackend.errors import BackendClosedError
 from statebackend.spark import bridge
 from statebackend.spark.bridge import attend, process_portal
+from statebackend.spark.driver import result_of
+from tests.programs.frames import Session
 
 BOUND_S = 10.0
 
@@ -93,6 +98,22 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cancelled_again(portal, q
         attend(portal.start(swallow_one, once=True), query)
     assert swallowed
     assert caplog.records
+
+
+def test_a_coroutine_that_a_stop_comes_before_is_closed(query) -> None:
+    """The loop was busy. Python would warn of a coroutine that was never awaited, when the error's frames are freed."""
+
+    async def publish() -> None:
+        raise AssertionError("begun after the stop")
+
+    publishing = publish()
+    process_portal().call(anyio.lowlevel.checkpoint)  # it starts with the first call
+    query.stopped.set()
+    process_portal().post(query.cancelled_jobs.wait, BOUND_S)  # the loop gets to nothing before the call is cancelled
+    with pytest.raises(StoppedError):
+        result_of(publishing, Session().frame(pa.table({})), query)
+    assert query.cancelled_jobs.is_set()
+    assert inspect.getcoroutinestate(publishing) == inspect.CORO_CLOSED
 
 
 def test_a_stop_while_a_context_is_being_opened_cancels_the_opening(portal, query) -> None:
