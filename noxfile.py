@@ -48,7 +48,10 @@ LONG_PAGES: Final = (
 """Pages whose programs are killed, or whose commands are run beside a query, in the long form of Spark's tests."""
 NO_TIME_LIMIT: Final = ("--timeout=0", "-o", "faulthandler_timeout=0")
 """For tests that may take many minutes: in the long form that a session asks for, or on a slow server."""
-EXTRAS = ("azure", "cli", "columns", "otel", "prometheus", "rocksdb", "sketches", "spark", "testing", "all")
+EXTRAS = (
+    "azure", "cli", "columns", "delta", "iceberg", "otel", "postgres", "prometheus", "rocksdb", "sketches", "spark",
+    "testing", "all",
+)  # fmt: skip
 """Those for users. The others are what the project is developed with, a Java, and clients of Spark Connect."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PYSPARKS = ("4.0", "4.1", "4.2", "4.3", *PYSPARKS_REFUSED)

@@ -63,6 +63,7 @@ async def count_users(settings: sb.Settings) -> int:
         state = backend.columnar_state("pages", schema, key=pa.string())
         visits = pa.table({"page": ["a", "a"], "user": ["x", "y"]})
         state.merge(visits, on="page", how={"users": ("count_distinct", "user")})
+        await backend.checkpoint(1)
         return int(state["a"]["users"])
 
 
@@ -86,6 +87,24 @@ def command() -> None:
     with redirect_stderr(StringIO()) as told:
         assert cli.main(words) == 0, told.getvalue()
     assert Path("page.svg").exists()
+
+
+def delta() -> None:
+    """A state is mirrored into a table."""
+    settings = here("delta")
+    asyncio.run(count(settings))
+    report = asyncio.run(sb.mirror_once(settings, sb.Mirror("clicks", to=f"delta:{Path.cwd()}/table")))
+    assert report.rows == 1
+
+
+def iceberg() -> None:
+    """The target is made. Its catalog is whatever the user has."""
+    sb.mirrors.IcebergTarget("web.clicks")
+
+
+def postgres() -> None:
+    """The target is made, and libpq found."""
+    sb.mirrors.PostgresTarget("postgresql://localhost/db", "clicks")
 
 
 def otel() -> None:
@@ -115,7 +134,10 @@ USES: Final[Mapping[str, Callable[[], None]]] = {
     "sketches": sketches,
     "rocksdb": rocksdb,
     "cli": command,
+    "delta": delta,
+    "iceberg": iceberg,
     "otel": otel,
+    "postgres": postgres,
     "prometheus": prometheus,
     "spark": spark,
     "testing": testing,

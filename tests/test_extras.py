@@ -10,9 +10,12 @@ ROOT = Path(__file__).parents[1]
 LIBRARIES = (
     "azure",
     "datasketches",
+    "deltalake",
     "opentelemetry",
     "prometheus_client",
+    "psycopg",
     "pyarrow",
+    "pyiceberg",
     "pyspark",
     "pytest",
     "rich",

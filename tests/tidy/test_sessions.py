@@ -2,10 +2,12 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.extras import USES
 from tests.tidy.test_words import ROOT
 
 NEEDS_SPARK = re.compile(r"^(?:from|import) (?:pyspark|statebackend\.spark|tests\.spark)\b", re.MULTILINE)
@@ -32,3 +34,15 @@ def test_a_session_without_spark_runs_no_test_that_imports_it(name: str, extras:
     assert files, name
     needs = [path.name for path in files if NEEDS_SPARK.search(path.read_text(encoding="utf-8"))]
     assert needs == []
+
+
+def test_a_release_tries_every_extra_for_users() -> None:
+    """All that `all` consists of, and that itself; each with a use that has to work."""
+    body = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
+    (tried,) = [
+        each.value for each in body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "EXTRAS"
+    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for_users = set(re.findall(r"[a-z0-9]+", project["optional-dependencies"]["all"][0].partition("[")[2]))
+    assert set(ast.literal_eval(tried)) == for_users | {"all"}
+    assert set(USES) == for_users
