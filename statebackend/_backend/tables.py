@@ -57,6 +57,8 @@ class Tables(msgspec.Struct, frozen=True):
     """Over runs: those whose copies have to come in; `None` where all is fetched at the opening."""
     memory: OverlayMemory | None = None
     """Over runs: that of all tables together, if they are whole in it as long as they fit."""
+    memory_bytes: int = 0
+    """Over runs: what the rows may take."""
     parents: Sequence[Path] = ()
     """On the heap: where a restore may make a scratch directory, in order. Empty: where the settings say."""
 
@@ -130,6 +132,7 @@ def tables_in_memory(
     return Tables(
         partial(_over_runs, shared, settings.table_memory_bytes, keys),
         memory=shared,
+        memory_bytes=settings.state_memory_bytes or settings.table_memory_bytes,
         are_over_runs=True,
         apart=apart,
         incoming=None if fetches_whole else IncomingRuns(),
@@ -177,6 +180,7 @@ def run_files(
         apart=tables.apart,
         far=far,
         incoming=tables.incoming,
+        memory_bytes=tables.memory_bytes,
     )
 
 

@@ -6,8 +6,8 @@ open stays whole: a sweep, or another process, may delete its name. Nothing is l
 
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from statebackend._changelog.changelog_reader import verify
+from statebackend._changelog.limiter import ByteLimiter
 from statebackend._checkpoint.far_runs import FarRuns
 from statebackend._checkpoint.fetch import Fetched, Fetcher, try_repair
 from statebackend._checkpoint.incoming_runs import BroughtIn, FarRun, IncomingRuns
@@ -49,12 +50,17 @@ class RunFiles:
         apart: ReadsApart | None = None,
         far: FarRuns | None = None,
         incoming: IncomingRuns | None = None,
+        memory_bytes: int,
     ) -> None:
         """`local`: the local copies, which are repaired if they are `writable`.
 
         `apart` gets an object of the primary when a page turns out to be damaged. `far` opens what has no local copy
         where it lies, and then it is added to what is `incoming`.
+
+        `memory_bytes`: what the rows may take. Segments that are fetched whole take no more of it together, since there
+        are no rows yet at the opening; those that come in behind batches, half.
         """
+        self._room = ByteLimiter(memory_bytes)
         self._apart = apart
         self._far = far
         self.incoming: Final = IncomingRuns() if incoming is None else incoming
@@ -70,23 +76,24 @@ class RunFiles:
         Raises as `Fetcher.fetch`, and `TableDiskError` where the disk takes no file.
         """
         segment, local = base.segment, self._local
-        data: bytes | None = None
+        is_repaired = False
 
         async def copy() -> OpenRun:
             assert local is not None
             return await local.open_copy(segment.key, lambda path: open_run(path, segment))
 
         async def place(content: bytes) -> OpenRun:
-            nonlocal data
-            data = content
-            return await self._threads.io(_in_nameless_file, self._parents[0], content, segment)
+            nonlocal is_repaired
+            run = await self._threads.io(_in_nameless_file, self._parents[0], content, segment)
+            if local is not None and self._writable:  # the copy could not be used
+                is_repaired = await _repaired(local, segment, content)
+            return run
 
-        from_afar = None if self._far is None else partial(self._from_afar, self._far, segment, place)
-        found = await self._fetcher.fetch(segment, None if local is None else copy, place, from_afar)
+        from_primary = partial(self._from_primary, segment, place)
+        found = await self._fetcher.fetch(segment, None if local is None else copy, place, from_primary)
         if self._apart is not None:
             found.content.mended_by(self._mend_of(segment))
-        if found.fallback is not None and local is not None and self._writable and data is not None:
-            found = found.with_repair(repaired=await _repaired(local, segment, data))
+        found = found.with_repair(repaired=is_repaired)
         return Fetched(OpenBase(found.content, base), found.size_bytes, found.local, found.fallback)
 
     async def may_be_whole(self, state: RangeState, bytes_max: int) -> bool:
@@ -105,6 +112,12 @@ class RunFiles:
 
     def _mend_of(self, segment: Handle) -> Callable[[], int] | None:
         return None if self._apart is None else partial(_mended, self._apart.get, self._parents[0], segment)
+
+    async def _from_primary(self, segment: Handle, place: Callable[[bytes], Awaitable[OpenRun]]) -> Fetched[OpenRun]:
+        if self._far is not None and (found := await self._from_afar(self._far, segment, place)) is not None:
+            return found
+        async with _held(self._room, self._room.acquire, segment.length):
+            return Fetched(await place(await self._fetcher.download(segment)), segment.length, local=False)
 
     async def _from_afar(
         self, far: FarRuns, segment: Handle, place: Callable[[bytes], Awaitable[OpenRun]]
@@ -125,16 +138,17 @@ class RunFiles:
 
     async def _bring_in(self, segment: Handle) -> BroughtIn:
         """A copy of a segment: if possible the local one. Raises as `Fetcher.fetch`, and `TableDiskError`."""
-        try:
-            data = await self._fetcher.download(segment)
-        except CorruptSegmentError:  # on its way, perhaps
-            data = await self._fetcher.download(segment)
-        found: BroughtIn | None = None
-        if self._local is not None and self._writable and await _repaired(self._local, segment, data):
-            with suppress(StoreError, OSError):
-                found = BroughtIn(await self._local.open_copy(segment.key, OpenFile.at), is_local=True)
-        if found is None:
-            found = BroughtIn(await self._threads.io(_in_any, self._parents, data, segment), is_local=False)
+        async with _held(self._room, self._room.acquire_spare, segment.length):
+            try:
+                data = await self._fetcher.download(segment)
+            except CorruptSegmentError:  # on its way, perhaps
+                data = await self._fetcher.download(segment)
+            found: BroughtIn | None = None
+            if self._local is not None and self._writable and await _repaired(self._local, segment, data):
+                with suppress(StoreError, OSError):
+                    found = BroughtIn(await self._local.open_copy(segment.key, OpenFile.at), is_local=True)
+            if found is None:
+                found = BroughtIn(await self._threads.io(_in_any, self._parents, data, segment), is_local=False)
         found.file.mend = self._mend_of(segment)
         return found
 
@@ -198,6 +212,15 @@ class _ToOpen(msgspec.Struct, frozen=True):
     file: Base
     is_base: bool
     is_last: bool
+
+
+@asynccontextmanager
+async def _held(room: ByteLimiter, acquire: Callable[[int], Awaitable[None]], size_bytes: int) -> AsyncGenerator[None]:
+    await acquire(size_bytes)
+    try:
+        yield
+    finally:
+        room.release(size_bytes)
 
 
 async def _repaired(store: LocalSegments, segment: Handle, data: bytes) -> bool:

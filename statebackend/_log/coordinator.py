@@ -76,8 +76,8 @@ class CheckpointCoordinator:
         """True before the first commit if `base` is older than the newest one, which could not be had."""
         self.base_body = base_body
         self.recent: Final[dict[str, bytes]] = {}
-        """The newest commits that this made, by key, oldest first: `RECENT_MAX`, `RECENT_BYTES_MAX`."""
-        self._recent_bytes = 0
+        """The newest commits that this made and whose changes the state has, by key, oldest first: `RECENT_MAX`,
+        `RECENT_BYTES_MAX`."""
         self.outbox: Final = outbox
         self._newest = newest
         self._is_closed = False
@@ -264,15 +264,19 @@ class CheckpointCoordinator:
         self._newest = self.base = commit
         self.fell_back = False
         self.base_body = encoded.body
-        self._keep_at_hand(entry_key(commit.sequence), encoded.body)
+        self._keep_at_hand(commit, encoded.body)
         self.outbox.committed(commit.outbox)
         return Committed(commit, len(encoded.body), local)
 
-    def _keep_at_hand(self, key: str, body: bytes) -> None:
-        self.recent[key] = body
-        self._recent_bytes += len(body)
-        while len(self.recent) > RECENT_MAX or self._recent_bytes > RECENT_BYTES_MAX:
-            self._recent_bytes -= len(self.recent.pop(next(iter(self.recent))))
+    def _keep_at_hand(self, commit: Commit, body: bytes) -> None:
+        """Make room: changes that bases, layers or merged change sets have taken in are not merged again."""
+        wanted = {handle.segment.key for each in commit.ranges for handle in each.changelog}
+        self.recent[entry_key(commit.sequence)] = body
+        for key in [key for key in self.recent if key not in wanted]:
+            del self.recent[key]
+        sizes = sum(map(len, self.recent.values()))
+        while len(self.recent) > RECENT_MAX or sizes > RECENT_BYTES_MAX:
+            sizes -= len(self.recent.pop(next(iter(self.recent))))
 
     async def _create_copied(self, commit: Commit, body: bytes) -> bool:
         """Create the commit; True if it has a local copy."""

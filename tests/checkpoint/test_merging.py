@@ -9,8 +9,9 @@ from statebackend._checkpoint import restore
 from statebackend._checkpoint.materialization.tiers import members
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import Fail, FaultyStore, run_virtual
+from statebackend.testing.virtual_time import VirtualClock
 from tests import invariants
-from tests.checkpoint.bases import JOB, Job, checkpoint
+from tests.checkpoint.bases import JOB, Job, checkpoint, settings_of
 from tests.checkpoint.test_base_writer import contents
 
 
@@ -176,3 +177,19 @@ async def test_a_commit_and_a_restore_stay_small_for_hundreds_of_checkpoints() -
     ]
     assert sum(sizes) / 300 - sum(carried) / 300 <= 2048
     assert max(len(commit.segments()) for commit in commits) <= 64
+
+
+@run_virtual
+async def test_only_commits_whose_changes_may_be_merged_stay_at_hand() -> None:
+    """What bases have taken in took up to 32 MiB beside the state otherwise."""
+    settings = settings_of(materialize_handles_max=3, inline_bytes_max=1 << 20)
+    kept = list[int]()
+    async with sb.open_backend(settings, store=MemoryStore(), clock=VirtualClock()) as backend:
+        for number in range(12):
+            await checkpoint(backend, k=number)
+            await backend._base_writer.settled()
+            at_hand, committed = backend._coordinator.recent, backend._coordinator.base
+            assert committed is not None
+            assert at_hand.keys() == {each.segment.key for each in committed.ranges[0].changelog}
+            kept.append(len(at_hand))
+    assert max(kept) == 3
