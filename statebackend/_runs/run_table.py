@@ -23,7 +23,7 @@ from statebackend._codec.columns import Column, Flags, Integers
 from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.arrow import Array
 from statebackend._columns.column_table import ColumnTable, key_columns
-from statebackend._columns.growable import GROWTH, FixedColumn, StringColumn, grown
+from statebackend._columns.growable import GROWTH, ROWS_MIN, FixedColumn, StringColumn, grown
 from statebackend._columns.key_rows import KeyRows
 from statebackend._columns.keys import HashedKeys, HashKeys, Parts, hash_parts, taken
 from statebackend._columns.table_schema import TableSchema, check_key_types, stored_columns
@@ -42,6 +42,9 @@ from statebackend.settings import KiB, MiB
 
 ROW_BYTES: Final = 48
 """Of a row in the overlay, beside its columns and keys: hash, index, flags, when it changed and was used."""
+
+PACKED_FROM: Final = 2
+"""So many times the rows that there are, arrays may have places for: a change set of many rows leaves more of them."""
 
 FILTER_BYTES_MIN: Final = 64 * KiB
 """A layer may take so many for filters of its pages, whatever the memory."""
@@ -177,6 +180,8 @@ class RunTable(ColumnTable, TakesRuns):
     def drain(self, state_id: int) -> Iterator[ColumnChanges]:
         drained = [*super().drain(state_id)]
         self._shrink()
+        if self._rows.used > PACKED_FROM * (len(self._rows) + ROWS_MIN) and not self._streams:
+            self._pack()
         return iter(drained)
 
     def apply(self, changes: Changes) -> None:
@@ -398,6 +403,18 @@ class RunTable(ColumnTable, TakesRuns):
         rows = np.flatnonzero(leave)
         if count := min(len(rows), size // self._row_bytes() + 1):
             self._evict(rows[np.argpartition(self._used_at[rows], count - 1)[:count]])  # those used least recently
+
+    def _pack(self) -> None:
+        """Give the rows that are left other numbers, without the places of those that have left: once in a while.
+
+        Between a drain and the next use nobody has a row's number: see `ColumnarRows`.
+        """
+        live = self._rows.live()
+        packed = self._copy_of(live)
+        self._rows, self._columns = packed._rows, packed._columns
+        self._changed_at, self._used_at = self._changed_at[live], self._used_at[live]
+        self._origins, self._is_touched = self._origins[live], self._is_touched[live]
+        self._in_window = self._in_window[:0]
 
     def memory_used(self) -> int:
         return len(self._rows) * self._row_bytes()  # without what a batch takes for a while
