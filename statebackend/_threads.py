@@ -13,9 +13,10 @@ shares are what they are.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +37,44 @@ _disks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[P
 """By the directory: how many threads may write there at a time, of all jobs on that loop."""
 _borrower: ContextVar[object] = ContextVar("_borrower")
 """The task that a background thread's place among the cpu threads is counted for."""
+FOR_FOREGROUND_S: Final = 0.01
+"""A background thread waits no longer at a time for what goes first: twice as long as it works in between."""
+
+
+class Foreground:
+    """Computing that somebody waits for, in this process: checkpoints', and look-ups in pages in the caller's thread.
+
+    A thread that merges takes the interpreter from them with every array, though each needs it for a small part of its
+    time only: batches took twice as long beside it. So it works for a third of the time that they take, and at other
+    times for all.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._turn = threading.Lock()
+        self._is_empty = threading.Event()
+        self._is_empty.set()
+
+    @contextmanager
+    def under_way(self) -> Generator[None]:
+        """Within, background threads wait, again and again."""
+        with self._turn:
+            self._count += 1
+            self._is_empty.clear()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._count -= 1
+                if not self._count:
+                    self._is_empty.set()
+
+    def wait(self, at_most_s: float) -> bool:
+        """Wait until nothing is under way, or for so long. True if nothing is."""
+        return self._is_empty.wait(at_most_s)
+
+
+FOREGROUND: Final = Foreground()
 
 
 class FileThreads:
@@ -156,7 +195,7 @@ class WorkerThreads(FileThreads):
     async def cpu(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """Run `function(*args)`, which computes, as `in_thread` does."""
         self._home.check()
-        return await in_thread(function, *args, limiter=self._cpu)
+        return await in_thread(_in_foreground, function, *args, limiter=self._cpu)
 
     async def background(self, function: Callable[[*Args], T], *args: *Args) -> T:
         """As `cpu`, for a long computation that no checkpoint may wait for: it calls `give_way` again and again.
@@ -172,7 +211,7 @@ class WorkerThreads(FileThreads):
             _borrower.reset(token)
 
     def give_way(self) -> None:
-        """Let waiting `cpu` calls, and the loop, go first. Called in a `background` thread some hundred times a second.
+        """Let what is in the foreground, and the loop, go first. A `background` thread calls it 100 times a second.
 
         Until it has its place again this thread does nothing, and does not count as one at work. A simulated thread
         does not wait at all: it is on the loop, which could do nothing meanwhile.
@@ -181,6 +220,7 @@ class WorkerThreads(FileThreads):
             return
         if self._is_wanted():
             anyio.from_thread.run(self._queue_again, _borrower.get())
+        FOREGROUND.wait(FOR_FOREGROUND_S)
         breathe()
 
     def of_root(self, root: str | os.PathLike[str]) -> RootThreads:
@@ -201,6 +241,11 @@ class WorkerThreads(FileThreads):
             self._cpu.release_on_behalf_of(borrower)
             await self._cpu.acquire_on_behalf_of(borrower)  # behind all who wait now
             self._parked -= 1
+
+
+def _in_foreground(function: Callable[[*Args], T], *args: *Args) -> T:
+    with FOREGROUND.under_way():
+        return function(*args)
 
 
 def _is_on_loop() -> bool:

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from statebackend._tasks import simulate_threads
-from statebackend._threads import FileThreads, WorkerThreads
+from statebackend._threads import FileThreads, Foreground, WorkerThreads
 from tests.at_work import SAFETY_NET_S, AtWork, begun_of
 
 
@@ -167,6 +167,43 @@ async def test_bases_give_way_to_checkpoints(count: int, monkeypatch: pytest.Mon
     assert went_on == [True], "a base went on before the checkpoint, or had to make room twice"
     assert at_work.most == count
     assert await begun_of(*[threads.cpu] * 3) == count  # each place was given back, once
+
+
+async def test_bases_wait_while_a_checkpoint_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though both have a thread: side by side they would take the interpreter from each other with every array."""
+    monkeypatch.setattr("statebackend._threads.FOR_FOREGROUND_S", SAFETY_NET_S)
+    threads, urgent, ended = threads_with(cpu=2), AtWork(), list[str]()
+    begun = threading.Event()
+
+    def compress() -> None:
+        urgent.work()
+        ended.append("checkpoint")
+
+    def write_bases() -> None:
+        begun.set()
+        threads.give_way()
+        ended.append("bases")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(threads.cpu, compress)
+        await urgent.all_begun()
+        tasks.start_soon(threads.background, write_bases)
+        while not begun.is_set():
+            await anyio.lowlevel.checkpoint()
+        await urgent.all_begun()
+        urgent.may_end.set()
+    assert ended == ["checkpoint", "bases"]
+
+
+def test_several_are_in_the_foreground_until_all_have_ended() -> None:
+    """Two jobs of one process, or a look-up and a checkpoint."""
+    foreground = Foreground()
+    assert foreground.wait(0)
+    with foreground.under_way():
+        with pytest.raises(KeyError), foreground.under_way():
+            raise KeyError
+        assert not foreground.wait(0)
+    assert foreground.wait(0)
 
 
 async def test_bases_that_are_cancelled_while_others_go_first_end_all_the_same() -> None:

@@ -296,9 +296,14 @@ class ColumnTable(OneRow, Table):
 
     def copy(self) -> Self:
         """The table as it is now, for reading only, by any thread. About 10 ms per million rows and three columns."""
+        return self._copy_of(None)
+
+    def _copy_of(self, rows: Integers | None) -> Self:
+        """As `copy`, of these rows, one behind the other; of all as they are where there is `None`."""
         copied = type(self)(self._described, self._owned, hash_keys=self._rows.hash)
-        copied._rows = self._rows.copy()
-        copied._columns = {name: column.copy(self._rows.used) for name, column in self._columns.items()}
+        copied._rows = self._rows.copy(rows)
+        some = slice(self._rows.used) if rows is None else rows
+        copied._columns = {name: column.copy(some) for name, column in self._columns.items()}
         return copied
 
     def placed(self, wanted: WantedEntries) -> Placed:

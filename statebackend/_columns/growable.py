@@ -28,6 +28,12 @@ def grown(array: Values, used: int, needed: int) -> Values:
     return larger
 
 
+def copied_items(array: Values, rows: Integers | slice) -> Values:
+    """The items of these rows, in an array of its own."""
+    found = array[rows]
+    return found.copy() if isinstance(rows, slice) else found
+
+
 class FixedColumn:
     """Values of one width by row. A row that was never written is null.
 
@@ -76,11 +82,11 @@ class FixedColumn:
         self._valid[rows] = False
         self._full = min(self._full, int(rows.min(initial=self._full)))
 
-    def copy(self, used: int) -> Self:
-        """A copy of the rows used."""
+    def copy(self, rows: Integers | slice) -> Self:
+        """A copy of these rows, one behind the other."""
         copied = type(self)(self._values.dtype)
-        copied._values, copied._valid = self._values[:used].copy(), self._valid[:used].copy()
-        copied._full = self._full
+        copied._values, copied._valid = copied_items(self._values, rows), copied_items(self._valid, rows)
+        copied._full = len(copied._valid) if copied._valid.all() else int(copied._valid.argmin())
         return copied
 
     def widened(self, used: int, item: npt.DTypeLike) -> "FixedColumn":
@@ -169,10 +175,10 @@ class StringColumn:
         """Bytes of the strings there are."""
         return self._end - self._unused
 
-    def copy(self, used: int) -> Self:
-        """A copy of the rows used, which shares the heap."""
+    def copy(self, rows: Integers | slice) -> Self:
+        """A copy of these rows, one behind the other, which shares the heap."""
         copied = type(self)()
         copied._heap, copied._end, copied._unused = self._heap, self._end, self._unused
-        copied._starts, copied._lengths = self._starts[:used].copy(), self._lengths[:used].copy()
-        copied._valid = self._valid[:used].copy()
+        copied._starts, copied._lengths = copied_items(self._starts, rows), copied_items(self._lengths, rows)
+        copied._valid = copied_items(self._valid, rows)
         return copied

@@ -156,17 +156,17 @@ class KeyRows:
         """True before the keys are indexed: as long as nothing but bases was restored, and none was dropped."""
         return not self.used or not (self._is_indexed or len(self._free))
 
-    def append(self, parts: Parts, hashes: Hashes, *, are_distinct: bool = False) -> Integers:
+    def append(self, parts: Parts, hashes: Hashes) -> Integers:
         """New rows for all these keys, also for those that have one: then the last row stays. Only if `can_append`.
 
-        They are indexed when that is next needed. `are_distinct`: none of them has a row, or occurs twice.
+        They are indexed when that is next needed.
         """
         assert self.can_append, "rows that are used again are not the last ones"
         self._reserve(self.used + count_of(parts))
         rows = self._new_rows(count_of(parts))
         self._keys.write(rows, parts)
         self._hashes[rows] = hashes
-        self._is_indexed, self._may_repeat = False, self._may_repeat or not are_distinct
+        self._is_indexed, self._may_repeat = False, True
         return rows
 
     def remove(self, rows: Integers) -> None:
@@ -184,15 +184,18 @@ class KeyRows:
             is_kept[self._free] = False
             self._keys.tidy(np.flatnonzero(is_kept))
 
-    def copy(self) -> Self:
-        """The rows as they are now, for reading only. What is not copied is not written again."""
+    def copy(self, rows: Integers | None = None) -> Self:
+        """The rows as they are now, or those of some that have keys, one behind the other: for reading only.
+
+        What is not copied is not written again.
+        """
         self._settle_repeated()
-        keys = self._keys.copy(self.used, shared=True)
-        copied = type(self)(keys, self._owned, self.hash, is_strewn=self._is_strewn)
-        copied._hashes, copied._is_live = self._hashes[: self.used], self._is_live[: self.used].copy()
-        copied.used, copied._dead = self.used, self._dead
+        some = slice(self.used) if rows is None else rows
+        copied = type(self)(self._keys.copy(some, shared=True), self._owned, self.hash, is_strewn=self._is_strewn)
+        copied._hashes, copied._is_live = self._hashes[some], self._is_live[some].copy()
+        copied.used, copied._dead = len(copied._hashes), self._dead if rows is None else 0
         copied._is_indexed, copied._is_shared = False, True
-        self._is_shared = True
+        self._is_shared = self._is_shared or rows is None
         return copied
 
     def _find(self, parts: Parts, hashes: Hashes) -> tuple[Integers, Order]:
@@ -252,7 +255,7 @@ class KeyRows:
 
     def _unshare(self) -> None:
         if self._is_shared:
-            self._keys = self._keys.copy(len(self._hashes), shared=False)
+            self._keys = self._keys.copy(slice(len(self._hashes)), shared=False)
             self._hashes = self._hashes.copy()
             self._is_shared = False
 

@@ -23,7 +23,7 @@ from statebackend._codec.columns import (
     starts_of,
 )
 from statebackend._codec.xxh64 import Hashes, hash_integers, hash_strings
-from statebackend._columns.growable import COMPACTED_BYTES_MIN, grown
+from statebackend._columns.growable import COMPACTED_BYTES_MIN, copied_items, grown
 from statebackend._tables.key_groups import SEED
 
 Parts: TypeAlias = Sequence[Column]
@@ -125,10 +125,10 @@ class IntegerKeys:
         assert isinstance(part, Fixed)
         self._values[rows] = part.values
 
-    def copy(self, used: int, *, shared: bool) -> Self:
-        """The rows used, in the same memory if `shared`."""
+    def copy(self, rows: Integers | slice, *, shared: bool) -> Self:
+        """These rows, one behind the other; those of a slice in the same memory if `shared`."""
         copied = type(self)()
-        copied._values = self._values[:used] if shared else self._values[:used].copy()
+        copied._values = self._values[rows] if shared else copied_items(self._values, rows)
         return copied
 
 
@@ -171,11 +171,11 @@ class StringKeys:
         self._spans[rows] = (starts_of(part.lengths) + self._end) << LENGTH_BITS | part.lengths
         self._end += total
 
-    def copy(self, used: int, *, shared: bool) -> Self:
-        """The rows used, in the same memory if `shared`; their bytes always are."""
+    def copy(self, rows: Integers | slice, *, shared: bool) -> Self:
+        """These rows, one behind the other; those of a slice in the same memory if `shared`. Their bytes always are."""
         copied = type(self)()
         copied._heap, copied._end, copied._unused = self._heap, self._end, self._unused
-        copied._spans = self._spans[:used] if shared else self._spans[:used].copy()
+        copied._spans = self._spans[rows] if shared else copied_items(self._spans, rows)
         return copied
 
     @property
@@ -226,9 +226,9 @@ class KeyColumns:
         for part, column in zip(self._parts, keys, strict=True):
             part.write(rows, column)
 
-    def copy(self, used: int, *, shared: bool) -> "KeyColumns":
-        """The rows used, in the same memory if `shared`: then these keys must not be written again."""
-        return KeyColumns([part.copy(used, shared=shared) for part in self._parts])
+    def copy(self, rows: Integers | slice, *, shared: bool) -> "KeyColumns":
+        """These rows; those of a slice in the same memory if `shared`: then these keys must not be written again."""
+        return KeyColumns([part.copy(rows, shared=shared) for part in self._parts])
 
     def used_bytes(self, used: int) -> int:
         """Bytes of the keys of so many rows."""

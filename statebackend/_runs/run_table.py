@@ -37,6 +37,7 @@ from statebackend._runs.page_map import PageMap, PlacedPart, TakesRuns
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend._tables.table import TableSize
+from statebackend._threads import FOREGROUND
 from statebackend.ids import KeyGroupRange
 from statebackend.settings import KiB, MiB
 
@@ -244,9 +245,9 @@ class RunTable(ColumnTable, TakesRuns):
         self._origins[live] = np.where(self._which_changed(live), UNKNOWN, IN_RUNS)
 
     def copy(self) -> Self:
-        live = self._rows.live()
-        changed = live[self._which_changed(live)]
-        copied = super().copy() if self.memory.is_whole else self._copy_of(changed)
+        used = self._rows.used
+        changed = np.flatnonzero(self._rows.live_flags() & (self._changed_at[:used] > self._runs_epoch))
+        copied = self._copy_of(None if self.memory.is_whole else changed)  # no memory for what the runs have
         copied._runs, copied._runs_epoch = self._runs, self._runs_epoch
         copied._gone = self._gone.copy()
         origins = self._origins[changed]
@@ -254,15 +255,6 @@ class RunTable(ColumnTable, TakesRuns):
         copied.epoch = self.epoch
         copied.memory.is_whole = self.memory.is_whole
         self.epoch += not self.memory.is_whole  # of a copy of what is whole no runs are made
-        return copied
-
-    def _copy_of(self, rows: Integers) -> Self:
-        """A copy that has only these rows, which no run has: it takes no memory for the others."""
-        copied = type(self)(self._described, self._owned, hash_keys=self._rows.hash)
-        own = copied._rows.append(self._rows.keys(rows), self._rows.hashes(rows), are_distinct=True)
-        for name, column in self._columns.items():
-            copied._columns[name].reserve(0, len(own))
-            copied._columns[name].write(own, column.read(rows))
         return copied
 
     def placed(self, wanted: WantedEntries) -> Placed:
@@ -312,10 +304,11 @@ class RunTable(ColumnTable, TakesRuns):
         if len(self._gone):
             missing = missing[~self._gone.which(keys.taken(missing))]
         wanted = keys.taken(missing)
-        for numbers, columns in together(self._runs.find(wanted), self._described):
-            own, _ = super()._find_or_add(*wanted.taken(numbers))
-            self._put(own, columns)
-            rows[missing[numbers]] = own
+        with FOREGROUND.under_way():
+            for numbers, columns in together(self._runs.find(wanted), self._described):
+                own, _ = super()._find_or_add(*wanted.taken(numbers))
+                self._put(own, columns)
+                rows[missing[numbers]] = own
         self._tidy()
 
     def _pulled(self, changes: ColumnChanges, is_left_out: Flags) -> tuple[Integers, Integers]:

@@ -159,7 +159,7 @@ class NewLayer:
         def placed(table: Table, wanted: WantedEntries) -> Placed | None:
             return table.placed_over(wanted, self._layer) if isinstance(table, TakesRuns) else None
 
-        return self._snapshot.placed(groups, pause, placed=placed).changes(sorted(groups))
+        yield from self._snapshot.placed(groups, pause, placed=placed).changes(sorted(groups))  # all in one thread
 
     def drops(self) -> Iterator[Changes]:
         """The drops of keys that are gone."""

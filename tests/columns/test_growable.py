@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statebackend._codec.columns import Strings
+from statebackend._codec.columns import Fixed, Strings
 from statebackend._columns.column_table import ColumnTable
-from statebackend._columns.growable import COMPACTED_BYTES_MIN, StringColumn
+from statebackend._columns.growable import COMPACTED_BYTES_MIN, FixedColumn, StringColumn
 from statebackend._columns.keys import StringKeys
 from statebackend._columns.table_schema import table_schema
 from statebackend._tables.key_groups import OwnedKeys
@@ -134,3 +134,14 @@ def test_a_compaction_keeps_each_string(chosen: list[int]) -> None:
     column.write(gone, column_of([b"new" for _ in gone]))
     assert strings_in(column.read(live)) == [strings[place] for place in chosen]
     assert strings_in(column.read(gone)) == [b"new" for _ in gone]
+
+
+def test_a_copy_of_some_rows_knows_which_are_null() -> None:
+    """They have other places there than in the column, of which it remembers how far no row is null."""
+    column = FixedColumn(np.int64)
+    column.reserve(0, 5)
+    column.write(np.arange(4), Fixed(np.arange(4)))
+    copied = column.copy(np.array([3, 4, 0]))
+    values, valid = copied.read(np.arange(3))
+    assert valid is not None
+    assert (values[valid].tolist(), valid.tolist()) == ([3, 0], [True, False, True])

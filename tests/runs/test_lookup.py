@@ -1,5 +1,6 @@
 """Look-ups where pages are unusual: keys of one hash over many pages, rows larger than a page, parts of key groups."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from statebackend._codec.columns import Column
 from statebackend._columns.keys import Parts, hash_parts
 from statebackend._columns.table_schema import table_schema
 from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import PlacedPart
 from statebackend._runs.run_table import RunTable
+from statebackend._state.states_in_runs import NewLayer
 from statebackend._tables.key_groups import OwnedKeys
+from statebackend._tables.snapshot import StatesSnapshot
+from statebackend._threads import FOREGROUND
 from statebackend.ids import KeyGroupRange, all_key_groups
 from tests.runs.flushing import bases_of, flush
 
@@ -60,6 +65,51 @@ def test_keys_of_one_order_lie_over_many_pages(tmp_path: Path, hashes: int) -> N
     flush(table, OWNED, tmp_path)
     assert found_in(table, asked) == {key: text for key, text in texts.items() if key != "key 7"}
     assert table.num_rows == 599
+
+
+def test_a_look_up_in_pages_is_in_the_foreground(tmp_path: Path) -> None:
+    """Until it has what it found: merges leave the interpreter to it. What is in memory alone keeps nobody waiting."""
+    texts = {f"key {number}": "x" for number in range(600)}
+    table, found = filled(texts), list[bool]()
+
+    class Watched(RunTable):
+        def _put(self, rows: np.ndarray, columns: Mapping[str, Column]) -> None:
+            found.append(FOREGROUND.wait(0))
+            super()._put(rows, columns)
+
+    table.__class__ = Watched
+    table.find(pa.array(texts))
+    assert found == []
+    flush(table, OWNED, tmp_path)
+    list(table.drain(0))
+    table.find(pa.array(texts))
+    assert found == [False]
+    assert FOREGROUND.wait(0)
+
+
+def test_the_rows_of_a_layer_are_sorted_by_whoever_reads_them(tmp_path: Path) -> None:
+    """In a thread: on the loop, where a layer is asked for, the sorting held up a checkpoint for 100 ms."""
+    table, pauses = filled({"key": "text"}), list[int]()
+    snapshot = StatesSnapshot({0: table.copy()}, {}, OWNED)
+    rows = NewLayer(snapshot, 1).rows(frozenset(OWNED.key_groups), lambda: pauses.append(1))
+    assert pauses == []
+    assert sum(each.records for each in rows) == 1
+    assert pauses
+
+
+def test_a_copy_for_a_layer_has_the_rows_that_changed(tmp_path: Path) -> None:
+    """Those alone, with what is null among them, and it stays as it is."""
+    table = filled({f"key {number}": str(number) for number in range(600)})
+    flush(table, OWNED, tmp_path)
+    keys = pa.array(["key 5", "new", "key 300"])
+    table.scatter(table.find_or_add(keys)[0], pa.RecordBatch.from_pydict({"text": ["five", None, ""]}))
+    copied = table.copy()
+    table.scatter(table.find(keys), pa.RecordBatch.from_pydict({"text": ["later"] * 3}))
+    table.drop(table.find(pa.array(["key 300"])))
+    table.find_or_add(pa.array([f"more {number}" for number in range(2000)]))
+    rows = copied.live_rows()
+    texts = copied.gather(rows)["text"].to_pylist()
+    assert dict(zip(copied.keys(rows).to_pylist(), texts, strict=True)) == {"key 5": "five", "new": None, "key 300": ""}
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.binary(), pa.int64()], ids=["texts", "bytes", "numbers"])
