@@ -198,6 +198,13 @@ class KeyRows:
         self._is_shared = self._is_shared or rows is None
         return copied
 
+    def packed(self, rows: Integers) -> Self:
+        """Only these rows, which have keys, and the bytes of these keys: to go on with in place of all."""
+        packed = self.copy(rows)
+        packed._keys.tidy(np.arange(len(rows)))
+        packed._is_shared = False
+        return packed
+
     def _find(self, parts: Parts, hashes: Hashes) -> tuple[Integers, Order]:
         self._ensure_index()
 

@@ -403,11 +403,12 @@ class RunTable(ColumnTable, TakesRuns):
         Between a drain and the next use nobody has a row's number: see `ColumnarRows`.
         """
         live = self._rows.live()
-        packed = self._copy_of(live)
-        self._rows, self._columns = packed._rows, packed._columns
+        self._rows = self._rows.packed(live)
+        self._columns = {name: column.copy(live) for name, column in self._columns.items()}
         self._changed_at, self._used_at = self._changed_at[live], self._used_at[live]
         self._origins, self._is_touched = self._origins[live], self._is_touched[live]
         self._in_window = self._in_window[:0]
+        self._tidy()
 
     def memory_used(self) -> int:
         return len(self._rows) * self._row_bytes()  # without what a batch takes for a while

@@ -56,6 +56,7 @@ def test_arrays_have_no_places_for_rows_that_have_left(tmp_path: Path) -> None:
     table.window(100)  # some rows stay to be looked at
     list(table.drain(0))
     assert places(table) <= 2 * ROWS_MIN
+    assert len(table._rows) <= table._rows.key_bytes <= 100 * len(table._rows), "nor bytes of their keys"
     assert read(table, range(10)) == {"n": list(range(10)), "text": [f"new {number}" for number in range(10)]}
     wanted = range(COUNT - 10, COUNT)
     assert read(table, wanted) == {"n": list(wanted), "text": [f"old {number}" for number in wanted]}
