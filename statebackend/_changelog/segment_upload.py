@@ -70,8 +70,8 @@ class SegmentSender:
     async def encode(self, change_sets: Sealed, pause: Callable[[], None] | None = None) -> EncodedSegment:
         """Encode one segment of these change sets, in this order; the list is emptied.
 
-        `pause` is called before each, in a background thread (`WorkerThreads`); without it, checkpoints wait for this
-        thread. A cancelled call leaves nothing behind.
+        `pause` is called before each that is no frame yet, in a background thread (`WorkerThreads`); without it,
+        checkpoints wait for this thread. A cancelled call leaves nothing behind.
         """
         # Each change set is freed as soon as it is encoded, so that a batch is never in memory twice. The list is
         # emptied for that: an idle worker thread keeps the arguments of its last call.
@@ -173,5 +173,6 @@ def _encode_some(remaining: deque[tuple[int, SealedSet]], compression: Compressi
 
 def _encoded(change_sets: Sealed, compression: Compression, pause: Callable[[], None]) -> Iterator[EncodedFrame]:
     while change_sets:
-        pause()
+        if not isinstance(change_sets[-1], EncodedFrame):
+            pause()
         yield frame_of(change_sets.pop(), compression)

@@ -38,7 +38,7 @@ class StatesSnapshot:
     ) -> "PlacedStates":
         """The entries of these key groups, to be read group by group; or those of each table that it has `placed`.
 
-        `pause` is called before each step here and later, some milliseconds apart.
+        `pause` is called after each step here and later, some milliseconds apart.
         """
         wanted = sorted(groups)
         found = [
@@ -66,11 +66,12 @@ class PlacedStates:
         while at < len(groups):
             span = KeyGroupRange(groups[at], groups[at : at + count][-1])
             size_bytes = 0
-            self._pause()
             # By the first group of each: where a new segment begins with a group, nothing of those before it is left.
             for changes in merge(*(table.changes(span) for table in self._tables), key=_first_group):
                 size_bytes += changes.size_bytes
                 yield changes
+                self._pause()
+            if not size_bytes:
                 self._pause()
             at += count
             if not one_by_one:  # as many groups as would have made the size, but at most twice as many as this time

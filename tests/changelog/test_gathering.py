@@ -10,7 +10,7 @@ from statebackend._codec import segment
 from statebackend._codec.change_sets import keyed_changes
 from statebackend._codec.change_sets.changes import GROUP, ChangeSet
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges
-from statebackend._codec.segment import EncodedFrame
+from statebackend._codec.segment import EncodedFrame, frame_of
 from statebackend._tasks import open_tasks
 from statebackend.ids import SequenceNumber
 from statebackend.settings import Compression, KiB, MiB
@@ -176,6 +176,16 @@ async def test_gathered_pieces_make_room_for_a_base() -> None:
         assert uploader.sent == []
         await log.scheduler.upload_alone([set_of(60, log="base")])
     assert uploader.sent == [[("a", 0)], [("base", 0)]]
+
+
+@run_virtual
+async def test_what_is_encoded_already_needs_no_pause() -> None:
+    """Frames of pages come encoded: to put them into a segment takes no time."""
+    pauses = list[int]()
+    async with open_log(Uploader(), persist_delay_s=1) as log:
+        plain, encoded = set_of(10, log="plain"), frame_of(set_of(10, log="encoded"), "zstd")
+        await log.scheduler.upload_alone([encoded, plain, encoded], lambda: pauses.append(1))
+    assert pauses == [1]
 
 
 @run_virtual

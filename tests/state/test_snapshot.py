@@ -66,6 +66,15 @@ def test_small_groups_come_together_and_no_two_times_overlap() -> None:
         )
 
 
+def test_a_reader_pauses_once_a_step() -> None:
+    """A pause takes as long as a short step: two of them were a sixth of a merge."""
+    pauses = list[int]()
+    placed = filled().snapshot().placed(ALL, lambda: pauses.append(1))
+    pauses.clear()
+    found = list(placed.changes(sorted(ALL)))
+    assert len(found) <= len(pauses) < 3 * len(found) // 2, "once for each change set, and once where there is none"
+
+
 def test_later_writes_are_not_in_it() -> None:
     """Nor what is declared later."""
     states = filled()
