@@ -17,7 +17,7 @@ from statebackend._codec.columns import packed
 from statebackend._columns.keys import HashedKeys, count_of, hash_parts
 from statebackend._reading.rows.merged_rows import NewestRows
 from statebackend._runs.far_pages import FarRange
-from statebackend._runs.page_map import PageMap, PlacedPart, in_order
+from statebackend._runs.page_map import PageMap, PlacedPart, in_order, in_order_of_pages
 from statebackend._runs.run_file import proper
 from statebackend._tasks import in_order as in_order_of
 from statebackend._threads import WorkerThreads
@@ -106,10 +106,10 @@ class PagesOfKeys:
 
         def look_up() -> Sequence[Changes]:
             answers.begin_again()
-            hashed = HashedKeys(keys, hash_parts(keys))
+            sought = in_order_of_pages(HashedKeys(keys, hash_parts(keys)), self._max_parallelism)
             return [
                 _detached(proper(each.key, partial(PagedChanges.of_rows, self._state_id, each.rows)))
-                for each in pages.find(hashed)
+                for each in pages.find(sought)
             ]
 
         while True:

@@ -17,7 +17,7 @@ from statebackend._codec.columns import Flags
 from statebackend._columns.keys import HashedKeys
 from statebackend._columns.table_schema import TableSchema
 from statebackend._runs.merged_streams import Stream, hashes_of, merged
-from statebackend._runs.page_map import FoundRows, PageMap, PlacedPart
+from statebackend._runs.page_map import FoundRows, PageMap, PlacedPart, in_order_of_pages
 from statebackend.ids import KeyGroupRange
 
 _BITS: Final = 32
@@ -63,15 +63,17 @@ class Layers:
 
     def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
         """The newest rows of those keys that are there. Raises as `PageMap.find`."""
-        left = np.arange(len(keys.hashes))
-        for layer in reversed(self.maps):
-            if not layer.parts or not len(left):
-                continue
-            is_found = np.zeros(len(left), np.bool_)
-            for found in layer.find(keys.taken(left) if len(left) < len(keys.hashes) else keys):
+        maps = [each for each in reversed(self.maps) if each.parts]
+        if not maps:
+            return
+        left = in_order_of_pages(keys, maps[0].max_parallelism)
+        is_found = np.zeros(len(keys.hashes), np.bool_)
+        for layer in maps:
+            for found in layer.find(left):
                 is_found[found.numbers] = True
-                yield found._replace(numbers=left[found.numbers])
-            left = left[~is_found]
+                yield found
+            if layer is not maps[-1]:
+                left = left.taken(np.flatnonzero(~is_found[left.numbers]))
 
     def which(self, keys: HashedKeys) -> Flags:
         """For each key, if there is a row of it."""

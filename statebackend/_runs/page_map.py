@@ -21,7 +21,6 @@ from statebackend._codec.change_sets.column_changes import Typed
 from statebackend._codec.change_sets.paged_changes import PagedChanges, orders_of
 from statebackend._codec.columns import Flags, Integers, Octets, packed
 from statebackend._codec.pages import PageLayout, PageRows, RowsInPages
-from statebackend._codec.xxh64 import Hashes
 from statebackend._columns.keys import HashedKeys
 from statebackend._runs.in_page import Scratch, matching
 from statebackend._runs.overlay_memory import OverlayMemory
@@ -165,8 +164,27 @@ class _StreamedPages(NamedTuple):
         return decoded(part, pages).of_groups((self.groups,))
 
 
+class KeysInOrder(NamedTuple):
+    """Keys to look up, by key group and hash: the number and order of each."""
+
+    numbers: Integers
+    keys: HashedKeys
+    orders: Integers
+
+    def taken(self, chosen: Any) -> "KeysInOrder":
+        """Those at these places."""
+        return KeysInOrder(self.numbers[chosen], self.keys.taken(chosen), self.orders[chosen])
+
+
+def in_order_of_pages(keys: HashedKeys, max_parallelism: int) -> KeysInOrder:
+    """These keys in order. Once for all layers: sorting takes as long as finding the pages of a layer."""
+    orders = orders_of(keys.hashes, groups_of_hashes(keys.hashes, max_parallelism))
+    numbers = np.argsort(orders)
+    return KeysInOrder(numbers, keys.taken(numbers), orders[numbers])
+
+
 class _Sought(NamedTuple):
-    """Keys to look up, in order: the number and order of each, and the fence whose page should have it."""
+    """As `KeysInOrder`, and the fence whose page should have each."""
 
     numbers: Integers
     keys: HashedKeys
@@ -190,7 +208,7 @@ class PageMap:
         filter_bytes_max: int = 8 * MiB,
     ) -> None:
         self.parts: Final = tuple(parts)
-        self._max_parallelism = max_parallelism
+        self.max_parallelism: Final = max_parallelism
         self._scratch = Scratch() if scratch is None else scratch
         self._parts = [each.part for each in self.parts]
         self._reader = PageReader(self._parts, filter_bytes_max)
@@ -206,22 +224,18 @@ class PageMap:
         """The number of rows. Counting those of a base that stands for a part of its groups reads pages of it."""
         return sum(each.num_rows() for each in self.parts)
 
-    def find(self, keys: HashedKeys) -> Iterator[FoundRows]:
+    def find(self, keys: KeysInOrder) -> Iterator[FoundRows]:
         """The rows of those keys that are there. Raises as `RunPart.read`."""
-        if not self._parts or not len(keys.hashes):
+        if not self._parts or not len(keys.numbers):
             return
         largest = max(layout.page_bytes for layout in self._layouts)
-        wanted = max(largest, min(READ_BYTES_MAX, len(keys.hashes) * largest))
+        wanted = max(largest, min(READ_BYTES_MAX, len(keys.numbers) * largest))
         buffer = self._scratch.take(wanted)
         yield from self._find(keys, buffer)
         self._scratch.give(buffer)
 
-    def _find(self, keys: HashedKeys, buffer: Octets) -> Iterator[FoundRows]:
-        orders = self._orders(keys.hashes)
-        numbers = np.argsort(orders)
-        orders = orders[numbers]
-        fences = np.searchsorted(self._fences, orders, side="right") - 1
-        sought = _Sought(numbers, keys.taken(numbers), orders, fences)
+    def _find(self, keys: KeysInOrder, buffer: Octets) -> Iterator[FoundRows]:
+        sought = _Sought(*keys, np.searchsorted(self._fences, keys.orders, side="right") - 1)
         while len(sought.numbers):
             there = np.flatnonzero(self._pages[sought.fences] != NO_PAGE)
             sought = sought if len(there) == len(sought.numbers) else sought.taken(there)
@@ -244,7 +258,7 @@ class PageMap:
     def which(self, keys: HashedKeys) -> Flags:
         """For each key, if there is a row of it."""
         there = np.zeros(len(keys.hashes), np.bool_)
-        for found in self.find(keys):
+        for found in self.find(in_order_of_pages(keys, self.max_parallelism)):
             there[found.numbers] = True
         return there
 
@@ -287,9 +301,6 @@ class PageMap:
 
     def _orders_in(self, numbers: Sequence[int]) -> Integers:
         return np.concatenate([self._parts[number].tail.orders for number in numbers])
-
-    def _orders(self, hashes: Hashes) -> Integers:
-        return orders_of(hashes, groups_of_hashes(hashes, self._max_parallelism))
 
     def _layout_number(self, part: RunPart) -> int:
         layout = part.head.layout()
