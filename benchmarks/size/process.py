@@ -1,6 +1,6 @@
 """What the benchmark starts: a process that works on one job, prints its figures, and kills itself.
 
-python -m benchmarks.size.process fill|open|batches|pressed|churn|fits FOLDER TABLE KEYS BATCHES|SECONDS [GROUP]
+python -m benchmarks.size.process fill|open|batches|memory|pressed|churn|fits FOLDER TABLE KEYS BATCHES|SECONDS [GROUP]
 """
 
 import json
@@ -30,6 +30,8 @@ TAIL: Final = (10, 50_000)
 """Checkpoints behind the bases, and rows of each."""
 LOOKED_UP: Final = 33_000
 IN_OVERLAY: Final = 1_000_000
+OVERLAY_ROW_BYTES: Final = 190
+"""As `RunTable` counts a row, with the room that its arrays have for more."""
 WARM: Final = 500_000
 """One batch for so many keys before those that are measured: nearly every page was read then."""
 CHURN_MAX: Final = 3_000_000
@@ -153,7 +155,7 @@ def first_value(folder: Path, table: str, _keys: int, _number: int) -> None:
 
 
 def batches(folder: Path, table: str, keys: int, number: int) -> None:
-    """Batches of each kind, once every page was read, and own memory with a million keys in the overlay."""
+    """Batches of each kind, once every page was read."""
     with opened(folder, table, 256 * MiB) as job:
         for each in range(-(-keys // WARM)):
             timed(job, distinct(keys, 1000 + each))
@@ -166,11 +168,17 @@ def batches(folder: Path, table: str, keys: int, number: int) -> None:
 
         uniform = [alone(distinct(keys, 5000 + each)) for each in range(number)]
         zipf = [alone(by_zipf(keys, 7000 + each)) for each in range(2 * number)][number:]
-        for each in range(min(keys, IN_OVERLAY) // LOOKED_UP + 1):
-            alone(distinct(keys, 9000 + each))
-        memory = anonymous_mb()
         _check_keys(job, keys)
-        _end({"uniform": uniform, "zipf": zipf, "MB": [memory]})
+        _end({"uniform": uniform, "zipf": zipf})
+
+
+def memory(folder: Path, table: str, keys: int, _number: int) -> None:
+    """Own memory where a million rows fit into the overlay: those of the tail, and of batches that were looked up."""
+    with opened(folder, table, IN_OVERLAY * OVERLAY_ROW_BYTES) as job:
+        for each in range(min(keys, IN_OVERLAY) // LOOKED_UP + 1):
+            timed(job, distinct(keys, 9000 + each))
+            job.bases.wait()
+        _end({"MB": [anonymous_mb()]})
 
 
 def pressed(folder: Path, table: str, keys: int, number: int) -> None:
@@ -239,7 +247,8 @@ def anonymous_mb() -> float:
 
 
 TASKS: Final[Mapping[str, Callable[[Path, str, int, int], None]]] = {
-    "fill": fill, "open": first_value, "batches": batches, "pressed": pressed, "churn": churn, "fits": fits
+    "fill": fill, "open": first_value, "batches": batches, "memory": memory, "pressed": pressed, "churn": churn,
+    "fits": fits,
 }  # fmt: skip
 
 
