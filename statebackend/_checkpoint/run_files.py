@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+import anyio
 import msgspec
 
 from statebackend._changelog.changelog_reader import verify
@@ -32,6 +33,8 @@ from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, ObjectNotFoundError, StoreError, TableDiskError
 from statebackend.ids import Base, Handle, RangeState
 
+COPIES_AT_ONCE: Final = 2
+"""Local copies are opened so many at a time: to open one is computing, in small steps, once the disk has answered."""
 WHOLE_SHARE: Final = 8
 """Of its memory a state takes so small a part in pages when it is read into memory as a whole again."""
 
@@ -61,6 +64,7 @@ class RunFiles:
         are no rows yet at the opening; those that come in behind batches, half.
         """
         self._room = ByteLimiter(memory_bytes)
+        self._opening = anyio.Semaphore(COPIES_AT_ONCE)
         self._apart = apart
         self._far = far
         self.incoming: Final = IncomingRuns() if incoming is None else incoming
@@ -80,7 +84,8 @@ class RunFiles:
 
         async def copy() -> OpenRun:
             assert local is not None
-            return await local.open_copy(segment.key, lambda path: open_run(path, segment))
+            async with self._opening:
+                return await local.open_copy(segment.key, lambda path: open_run(path, segment))
 
         async def place(content: bytes) -> OpenRun:
             nonlocal is_repaired

@@ -1,8 +1,8 @@
-"""Segments that are fetched whole: how many bytes of them are in memory at a time, at an opening and behind batches."""
+"""What an opening does at a time: bytes of segments that are fetched whole, and local copies that are opened."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.run_files import RunFiles
+from statebackend._local.segments import LocalSegments
 from statebackend._tasks import in_order
+from statebackend.errors import ObjectNotFoundError
 from statebackend.ids import Base
 from statebackend.objectstore import MemoryStore
 from statebackend.testing import run_virtual
@@ -19,6 +21,7 @@ from tests.runs.test_jobs_over_runs import Job
 from tests.runs.test_layers import commits_of
 
 COUNT = 16
+T = TypeVar("T")
 
 
 class Weighed(bytes):
@@ -77,3 +80,29 @@ async def test_what_is_fetched_whole_takes_no_more_than_the_rows(tmp_path: Path,
     await in_order(bases, fetch, taken, concurrency_max=COUNT)
     size, count = bases[0].segment.length, 4 if is_opening else 2
     assert count * size <= Weighed.most <= (count + 2) * size, "and two that threads have not let go yet"
+
+
+class SlowCopies(LocalSegments):
+    """Copies that take a second to be opened, and how many are at a time."""
+
+    now = most = 0
+
+    async def open_copy(self, key: str, open_: Callable[[Path], T]) -> T:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await anyio.sleep(1)
+        self.now -= 1
+        raise ObjectNotFoundError("none", key=key)
+
+
+@run_virtual
+async def test_two_local_copies_are_opened_at_a_time(tmp_path: Path) -> None:
+    """Sixteen threads that open 62 segments, all in small steps, took twice as long as one."""
+    bases, files = await copies_of_a_base(tmp_path)
+    files._local = local = SlowCopies([MemoryStore()])
+
+    async def taken(_base: Base, _: Any) -> None:
+        pass
+
+    await in_order(bases, files.open, taken, concurrency_max=COUNT)
+    assert local.most == 2
