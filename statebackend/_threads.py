@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 
 from statebackend._tasks import HomeProcess, breathe, in_thread
 
@@ -237,8 +238,9 @@ class WorkerThreads(FileThreads):
 
     async def _wait_behind(self, borrower: object) -> None:
         with anyio.CancelScope(shield=True):  # `in_thread` gives the place back in the end, so it must have one then
-            self._parked += 1
             self._cpu.release_on_behalf_of(borrower)
+            await anyio.lowlevel.cancel_shielded_checkpoint()  # before anyio 4.14.2 who was woken takes it only now
+            self._parked += 1
             await self._cpu.acquire_on_behalf_of(borrower)  # behind all who wait now
             self._parked -= 1
 

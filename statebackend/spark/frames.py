@@ -241,12 +241,19 @@ def allow_actions(df: DataFrame) -> Generator[None, None, None]:
 
     The callback thread's properties are captured here, because the loop's thread has none.
     """
-    inherit = cast("Callable[[Callable[[], Any]], Callable[[], Any]]", inheritable_thread_target(df.sparkSession))
+    session = df.sparkSession
+    inherit = cast("Callable[[Callable[[], Any]], Callable[[], Any]]", inheritable_thread_target(session))
+    if cast("object", inherit) is session:  # so PySpark 4.0 answers without pinned threads: nothing to inherit
+        inherit = _unchanged
     token = _batch_threads.set(_BatchThreads(inherit=inherit, limiter=anyio.CapacityLimiter(ACTIONS_MAX)))
     try:
         yield
     finally:
         _batch_threads.reset(token)
+
+
+def _unchanged(function: Callable[[], Any]) -> Callable[[], Any]:
+    return function
 
 
 async def run(function: Callable[[*Args], T], *args: *Args) -> T:

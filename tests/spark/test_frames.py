@@ -15,6 +15,7 @@ import statebackend as sb
 from statebackend.errors import BatchError, InputError, SettingsError
 from statebackend.spark import frames
 from statebackend.spark.bridge import QueryThread
+from tests.programs.frames import Session
 from tests.spark.conftest import configured
 from tests.spark.frames_without_spark import session_in
 
@@ -52,6 +53,13 @@ def test_on_connect_there_is_no_stop_to_ask_for_and_no_job_group_to_cancel() -> 
     query = QueryThread(ConnectFrame(), "")
     query.raise_if_stopped()
     query.cancel_jobs()
+
+
+async def test_without_pinned_threads_an_action_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 4.0 gives back the session then, in the place of what would make a thread inherit: nothing to call."""
+    monkeypatch.setattr(frames, "inheritable_thread_target", lambda session: session)
+    with frames.allow_actions(Session().frame(pa.table({}))):
+        assert await frames.run(lambda: 7) == 7
 
 
 def test_outside_a_streaming_query_the_query_has_to_be_named(spark) -> None:
