@@ -183,13 +183,24 @@ def newest_view(columns: Sequence[str], table: str, *, quote: str = '"') -> str:
     `columns`: of the log; `table`: as the query is to call it. For DuckDB, Spark (which quotes by "`"), and others with
     window functions.
     """
+    # Behind a point any word is a name: alone, `order` is a syntax error, and `null` is null in each row.
     shown = ", ".join(
-        each if each.isidentifier() else f"{quote}{each}{quote}" for each in columns if each not in (GENERATION, OP)
+        f"newest.{each if each.isidentifier() else quoted(each, quote)}"
+        for each in columns
+        if each not in (GENERATION, OP)
     )
     gone = ", ".join(f"'{each}'" for each in GONE)
+    place = "newest_first"
+    while place in columns:
+        place += "_"
     return (  # names of columns, and what the caller calls the table
         f"SELECT {shown} FROM (\n"  # noqa: S608
-        f"  SELECT *, row_number() OVER (PARTITION BY key ORDER BY {CHECKPOINT_ID} DESC) AS newest_first FROM {table}\n"
+        f"  SELECT *, row_number() OVER (PARTITION BY key ORDER BY {CHECKPOINT_ID} DESC) AS {place} FROM {table}\n"
         f"  WHERE {OP} <> '{BEGIN}' AND {GENERATION} = (SELECT max({GENERATION}) FROM {table} WHERE {OP} = '{BEGIN}')\n"
-        f") AS newest WHERE newest_first = 1 AND {OP} NOT IN ({gone})"
+        f") AS newest WHERE {place} = 1 AND {OP} NOT IN ({gone})"
     )
+
+
+def quoted(text: str, quote: str) -> str:
+    """The text as SQL has it between two of `quote`."""
+    return f"{quote}{text.replace(quote, 2 * quote)}{quote}"

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,6 +102,18 @@ async def test_every_kind_of_state(kind: str, tmp_path: Path) -> None:
         assert shown(tmp_path / "each") == await job.state()
     await job.mirror(tmp_path / "once", name="once")
     assert shown(tmp_path / "once") == await job.state()
+
+
+async def test_columns_may_have_the_words_of_sql_as_names(tmp_path: Path) -> None:
+    """And names of the view's own: alone, `order` is a syntax error, and `null` is null in each row."""
+    names = ["order", "at", "null", "true", "user", "newest", "newest_first", "newest_first_", 'a"b', "a b"]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    row = {name: number for number, name in enumerate(names)}
+    folder = tmp_path / "it's here"
+    job = Job()
+    await job.work(lambda backend: backend.columnar_state("legs", schema, key=pa.string()).update(a=row))
+    report = await job.mirror(folder)
+    assert duckdb.sql(f"SELECT * FROM ({report.view})").to_arrow_table().select(names).to_pylist() == [row]
 
 
 @pytest.mark.parametrize("rows_max", [10**6, 4000])

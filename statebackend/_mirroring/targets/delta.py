@@ -11,7 +11,15 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from statebackend._columns.arrow import RecordBatch, Schema, pa
-from statebackend._mirroring.target import OP, MirrorMark, MirrorRows, MirrorTable, newest_view, rows_to_read_back
+from statebackend._mirroring.target import (
+    OP,
+    MirrorMark,
+    MirrorRows,
+    MirrorTable,
+    newest_view,
+    quoted,
+    rows_to_read_back,
+)
 from statebackend._mirroring.targets.apart import check_apart
 from statebackend._mirroring.targets.blocking import BlockingTarget, imported, told
 from statebackend._mirroring.targets.lakehouse_types import fitting
@@ -115,7 +123,8 @@ class DeltaTarget(BlockingTarget):
         yield
 
     def view(self) -> str | None:
-        return newest_view(self._shown, f"delta_scan('{self._uri}')") if self._shown else None
+        uri = quoted(self._uri, "'")
+        return newest_view(self._shown, f"delta_scan({uri})") if self._shown else None
 
     def _opened(self) -> Any:
         """The table as it is now, `None` if there is none."""

@@ -35,6 +35,7 @@ from statebackend._mirroring.target import (
     MirrorTable,
     MirrorTarget,
     newest_view,
+    quoted,
     rows_to_read_back,
 )
 from statebackend._mirroring.targets.apart import check_apart
@@ -172,8 +173,8 @@ class ParquetTarget(MirrorTarget):
                 yield batch
 
     def view(self) -> str | None:
-        files = f"{self._url.removeprefix('file://')}/*.parquet".replace("'", "''")
-        return newest_view(self._columns, f"read_parquet('{files}', union_by_name=true)") if self._columns else None
+        files = quoted(f"{self._url.removeprefix('file://')}/*.parquet", "'")
+        return newest_view(self._columns, f"read_parquet({files}, union_by_name=true)") if self._columns else None
 
 
 class _LogFile:
