@@ -29,7 +29,8 @@ class OneRow:
     _rows: KeyRows
     _columns: Mapping[str, FixedColumn | StringColumn]
     _types: Mapping[str, DataType]
-    _read: tuple[TableSchema | None, Sequence[str], Sequence[tuple[str, Callable[[int], Any]]]] = (None, (), ())
+    _readers: tuple[object, Sequence[str], Sequence[tuple[str, Callable[[int], Any]]]] = (None, (), ())
+    """Those of these columns, the mapping itself; and for which names."""
 
     def find_one(self, key: Any) -> int | None:
         """The key's row, -1 where there is none; `None` for what may be no key of this table: `find` knows more."""
@@ -42,11 +43,11 @@ class OneRow:
 
     def plain_row(self, row: int, names: Sequence[str]) -> dict[str, Any]:
         """The columns of a row, as `plain_of` gives them. Raises `ValueError` or `ValueDecodeError` as that does."""
-        described, asked, readers = self._read
-        if described is not self._described or asked is not names:
+        columns, asked, readers = self._readers
+        if columns is not self._columns or asked is not names:
             types = {each.name: each.type for each in self._described.columns}
             readers = [(name, _reader(self._columns[name], types[name], self._types[name])) for name in names]
-            self._read = self._described, names, readers
+            self._readers = self._columns, names, readers
         return {name: read(row) for name, read in readers}
 
     def _parts_of(self, key: Any) -> PlainParts | None:

@@ -405,6 +405,7 @@ class RunTable(ColumnTable, TakesRuns):
         live = self._rows.live()
         self._rows = self._rows.packed(live)
         self._columns = {name: column.copy(live) for name, column in self._columns.items()}
+        self._readers = None, (), ()  # they would keep the memory of the columns that were
         self._changed_at, self._used_at = self._changed_at[live], self._used_at[live]
         self._origins, self._is_touched = self._origins[live], self._is_touched[live]
         self._in_window = self._in_window[:0]

@@ -1,5 +1,6 @@
 """Arrays of the overlay after a peak: they have places for the rows that are left, under other numbers."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,21 @@ def test_arrays_have_no_places_for_rows_that_have_left(tmp_path: Path) -> None:
     assert read(table, wanted) == {"n": list(wanted), "text": [f"old {number}" for number in wanted]}
     assert len(table) == COUNT
     assert len(table.window(2 * COUNT)) > COUNT // 2
+
+
+def test_one_row_is_read_from_the_columns_that_are_left(tmp_path: Path) -> None:
+    """Also where one was read from those that there were before, whose memory nothing keeps."""
+    table, names = after_a_peak(tmp_path), ["n", "text"]
+    row = table.find_one("key 7")
+    assert row is not None
+    assert table.plain_row(row, names) == {"n": 7, "text": "new 7"}
+    before = weakref.ref(table._columns["n"]._values)
+    list(table.drain(0))
+    assert before() is None
+    written(table, range(5, 10), "newest")
+    row = table.find_one("key 7")
+    assert row is not None
+    assert table.plain_row(row, names) == {"n": 7, "text": "newest 7"}
 
 
 def test_rows_keep_their_numbers_while_somebody_goes_over_them(tmp_path: Path) -> None:
