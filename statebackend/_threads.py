@@ -51,6 +51,10 @@ class Foreground:
     """
 
     def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what is under way: in a process that was forked meanwhile, nobody would end it."""
         self._count = 0
         self._turn = threading.Lock()
         self._is_empty = threading.Event()
@@ -76,6 +80,7 @@ class Foreground:
 
 
 FOREGROUND: Final = Foreground()
+os.register_at_fork(after_in_child=FOREGROUND.begin_anew)
 
 
 class FileThreads:

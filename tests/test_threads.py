@@ -1,6 +1,8 @@
 """Settings bound the threads, a local root that hangs leaves the primary its own, bases give way to checkpoints."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -204,6 +206,27 @@ def test_several_are_in_the_foreground_until_all_have_ended() -> None:
             raise KeyError
         assert not foreground.wait(0)
     assert foreground.wait(0)
+
+
+FORKED = """
+import os, signal
+from statebackend._threads import FOREGROUND
+
+with FOREGROUND.under_way(), FOREGROUND._turn:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends what would otherwise hang
+        with FOREGROUND.under_way():
+            pass
+        os._exit(0 if FOREGROUND.wait(0) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_has_an_empty_foreground() -> None:
+    """The threads that would end what was under way are not there; nor is one that has the lock."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 async def test_bases_that_are_cancelled_while_others_go_first_end_all_the_same() -> None:
