@@ -10,7 +10,8 @@ open the job until they have read a key. Then come, at each size and for each ta
 
     batches    of 33,000 distinct keys, and by Zipf's law, each with its checkpoint, once pages were read
     memory     of its own, where a million rows fit into the overlay
-    a budget   of a quarter of what the bases take, by a cgroup, with files that are not cached at first
+    a budget   of a quarter of what the bases take, by a cgroup for all of the process, as in a small container, with
+               files that are not cached at first
     merging    behind batches that go on, of as many rows as there are keys, if they are not too many
     a fit      the same batches in memory, with `state_memory_bytes` that have room for all rows and without
 

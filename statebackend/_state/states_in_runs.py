@@ -12,8 +12,9 @@ from statebackend._tables.snapshot import StatesSnapshot
 from statebackend._tables.table import Table
 from statebackend.errors import DataError, SettingsError
 
-PAGE_BYTES: Final = 48
-"""Bytes in memory of each page: its first order, checksum, number of rows, and whether it was proved."""
+PAGE_BYTES: Final = 57
+"""Bytes in memory of each page: its first order, checksum, number of rows, and whether it was proved; with a share of
+what its part takes."""
 
 
 class StatesInRuns:

@@ -130,7 +130,8 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
     table_memory_bytes: TableMemoryBytes = 128 * MiB
     """Memory for RocksDB: half for recent writes, a quarter for blocks of its files, a quarter for the cells and lists
     used last. A drain reads back only what is no longer among those: an eighth at least, 60,000 small cells by
-    default. With `table="runs"`: for the rows of each columnar state that changed or were used last."""
+    default. With `table="runs"`: for the rows of each columnar state that changed or were used last; merges take as
+    much again."""
     state_memory_bytes: Amount = 0
     """Memory for all columnar states of a backend, with `table="heap"`, and on executors for those of each range. When
     their rows take half of it, they move to runs, as with `table="runs"`, and all of it is for rows that changed or
