@@ -78,8 +78,8 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     _Over(
         "the oldest row of a key counts",
         "statebackend._runs.layers",
-        "        for layer in reversed(self.maps):",
-        "        for layer in self.maps:",
+        "        maps = [each for each in reversed(self.maps) if each.parts]",
+        "        maps = [each for each in self.maps if each.parts]",
         "assert_the_newest_row_is_found",
     ),
     _Over(
@@ -106,8 +106,8 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     _Over(
         "a layer has the rows of the last batch alone",
         "statebackend._runs.run_table",
-        "        changed = live[self._which_changed(live)]",
-        "        changed = live[self._changed_at[live] > max(self._runs_epoch, self.epoch - 1)]",
+        "& (self._changed_at[:used] > self._runs_epoch))",
+        "& (self._changed_at[:used] > max(self._runs_epoch, self.epoch - 1)))",
         "assert_layers_are_the_model",
     ),
     _Over(
