@@ -24,7 +24,7 @@ BOUNDS: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "_checkpoint.materialization.base_writer": {"OPENED_AT_ONCE": 1},
     "_checkpoint.materialization.tiers": {"FULL_BYTES": 512},
-    "_checkpoint.restore": {"GROUP_FILES_MAX": 2, "GROUP_BYTES_MAX": 256},
+    "_checkpoint.restore": {"GROUP_FILES_MAX": 2, "GROUP_BYTES_MAX": 256, "FETCHED_BYTES_MAX": 512},
     "_checkpoint.rocksdb_restore": {"IN_MEMORY_BYTES_MAX": 256},
     "_codec.change_sets.changes": {"PART_RECORDS_MAX": 3, "PART_BYTES_MAX": 256},
     "_codec.columns": {"COMPARED_AT_ONCE": 2},

@@ -1,6 +1,8 @@
 """A bound on bytes in flight, first come first served."""
 
 from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -68,6 +70,15 @@ class ByteLimiter:
         if self.has_room:
             self._freed.set()
             self._freed = anyio.Event()
+
+    @asynccontextmanager
+    async def held(self, size_bytes: int, *, spare: bool = False) -> AsyncGenerator[None]:
+        """Hold `size_bytes` meanwhile: as `acquire`, or as `acquire_spare`."""
+        await (self.acquire_spare(size_bytes) if spare else self.acquire(size_bytes))
+        try:
+            yield
+        finally:
+            self.release(size_bytes)
 
     async def room(self) -> None:
         """Wait until there is room, without holding any of it. A cancelled call leaves nothing behind."""

@@ -46,6 +46,9 @@ GROUP_BYTES_MAX: Final = 1 * MiB
 Of a large file so many bytes of frames are decoded together, while those before them are applied.
 """
 
+FETCHED_BYTES_MAX: Final = 128 * MiB
+"""Most bytes of files that are fetched at a time, or wait to be applied. A larger file is fetched alone."""
+
 READ_BYTES_MAX: Final = 64 * MiB
 """Most bytes of changes, before compression, that one `read` returns."""
 
@@ -221,7 +224,10 @@ class Restore:
             for pieces in _cut(fetched):
                 await steps.take(pieces)
 
-        await in_order(list(grouped(reads)), self._fetch, consume, concurrency_max=self._concurrency_max)
+        groups = list(grouped(reads))
+        largest = max((sum(read.segment.length for read in group) for group in groups), default=0)
+        at_once = max(1, min(self._concurrency_max, FETCHED_BYTES_MAX // max(1, largest)))
+        await in_order(groups, self._fetch, consume, concurrency_max=at_once)
         await steps.end()
 
     async def _fetch(self, group: Sequence[SegmentRead | BaseRead]) -> Sequence[Fetched[Frames]]:

@@ -6,8 +6,8 @@ open stays whole: a sweep, or another process, may delete its name. Nothing is l
 
 import os
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -121,7 +121,7 @@ class RunFiles:
     async def _from_primary(self, segment: Handle, place: Callable[[bytes], Awaitable[OpenRun]]) -> Fetched[OpenRun]:
         if self._far is not None and (found := await self._from_afar(self._far, segment, place)) is not None:
             return found
-        async with _held(self._room, self._room.acquire, segment.length):
+        async with self._room.held(segment.length):
             return Fetched(await place(await self._fetcher.download(segment)), segment.length, local=False)
 
     async def _from_afar(
@@ -143,7 +143,7 @@ class RunFiles:
 
     async def _bring_in(self, segment: Handle) -> BroughtIn:
         """A copy of a segment: if possible the local one. Raises as `Fetcher.fetch`, and `TableDiskError`."""
-        async with _held(self._room, self._room.acquire_spare, segment.length):
+        async with self._room.held(segment.length, spare=True):
             try:
                 data = await self._fetcher.download(segment)
             except CorruptSegmentError:  # on its way, perhaps
@@ -217,15 +217,6 @@ class _ToOpen(msgspec.Struct, frozen=True):
     file: Base
     is_base: bool
     is_last: bool
-
-
-@asynccontextmanager
-async def _held(room: ByteLimiter, acquire: Callable[[int], Awaitable[None]], size_bytes: int) -> AsyncGenerator[None]:
-    await acquire(size_bytes)
-    try:
-        yield
-    finally:
-        room.release(size_bytes)
 
 
 async def _repaired(store: LocalSegments, segment: Handle, data: bytes) -> bool:

@@ -12,6 +12,8 @@ import msgspec
 from statebackend._backend.stores import local_stores_of, readable_copies, rocksdb_copies
 from statebackend._changelog.changelog_reader import SegmentRead, changes_of, frames_of
 from statebackend._changelog.changelog_reader import verify as verify_whole
+from statebackend._changelog.limiter import ByteLimiter
+from statebackend._checkpoint.restore import FETCHED_BYTES_MAX
 from statebackend._codec.commit import Commit
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments
@@ -166,6 +168,7 @@ class Verification:
         if self._local is not None:
             self._stores["local"] = self._local
         self._rocksdb = rocksdb_copies(settings, primary.threads)
+        self._room = ByteLimiter(FETCHED_BYTES_MAX)
         self._findings = _Findings()
         self._damaged: list[_Wanted] = []
 
@@ -267,7 +270,8 @@ class Verification:
         copy, wanted = read
         key, checkpoints = wanted.segment.key, tuple(sorted(wanted.checkpoints))
         try:
-            return len(await self._checked(copy, wanted))
+            async with self._room.held(wanted.segment.length):
+                return len(await self._checked(copy, wanted))
         except ObjectNotFoundError:
             return None if copy == "local" else Damage(key, copy, None, "it is gone", checkpoints)
         except DataError as error:

@@ -200,7 +200,8 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
     owner of a part, and a range on an executor, goes back only from a damaged commit, and its error says how all of
     them can go back otherwise. If false, opening is an error."""
     restore_concurrency_max: Count = 16
-    """Files fetched at a time by a restore; entries and objects handled at a time by a sweep."""
+    """Files fetched at a time by a restore, of large ones as many as have room in 128 MiB; entries and objects handled
+    at a time by a sweep."""
     cache_dir: str = ""
     """Absolute directory for downloaded files. Empty: below the first local root, or else the temporary directory."""
     cache_idle_s: Pause = 600.0

@@ -1,6 +1,7 @@
 """Local first, file by file, verified; the primary where that fails; repaired afterwards."""
 
 import os
+import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import statebackend as sb
 from statebackend._changelog.changelog_reader import SegmentRead
+from statebackend._checkpoint import restore as restoring
 from statebackend._checkpoint.fetch import Fetcher
 from statebackend._checkpoint.rescale import range_of
 from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
@@ -23,17 +25,20 @@ from statebackend._log.names import entry_key
 from statebackend._state.declared import KeyedStates
 from statebackend._tables.key_groups import key_group
 from statebackend._threads import WorkerThreads
+from statebackend._upkeep import verify
 from statebackend.errors import CorruptSegmentError, MissingObjectError
 from statebackend.ids import ChangeSetHandle, CommitSequence, Handle, RangeState
 from statebackend.objectstore import MemoryStore
 from statebackend.objectstore.scoped import CountingStore, ScopedStore
 from statebackend.testing import FaultyStore, Hold, run_virtual
+from statebackend.testing.virtual_time import VirtualClock
 from tests import invariants
 from tests.backend.conftest import local_segments
 from tests.changes import set_of_rows
 from tests.checkpoint.bases import JOB, Job, checkpoint, keys_in, shape
 from tests.knobs import settings_with
 from tests.local.test_segments import ReadsTogether
+from tests.weighed import Weighed, WeighedStore
 
 CHECKPOINTS = 6
 
@@ -515,3 +520,24 @@ async def _append(job: Job, newest: Commit, *ranges: RangeState) -> None:
     )
     key = entry_key(sequence)
     await job.store.put_if_absent(f"{JOB}/{key}", [encode_entry(commit, key).body])
+
+
+@run_virtual
+async def test_large_files_are_fetched_fewer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen of 16 MiB took 256 MiB, however small the process may be: to restore, and to verify."""
+    store, settings = WeighedStore(), settings_with(job="fleet", primary="memory://unused", inline_bytes_max=0)
+    async with sb.open_backend(settings, store=store, clock=VirtualClock()) as backend:
+        for number in range(16):
+            backend.value_state("large", bytes)[number] = random.Random(number).randbytes(10_000)
+            await backend.checkpoint(number)
+    for module in (restoring, verify):
+        monkeypatch.setattr(module, "FETCHED_BYTES_MAX", 41_000)
+    monkeypatch.setattr(restoring, "GROUP_BYTES_MAX", 10_000)
+    Weighed.most = 0
+    async with sb.open_backend(settings, store=store, clock=VirtualClock()) as backend:
+        assert len(backend.value_state("large", bytes)) == 16
+    assert 30_000 < Weighed.most < 80_000
+    Weighed.most = 0
+    report = await sb.verify(settings, store=store)
+    assert not report.damages
+    assert 30_000 < Weighed.most < 80_000

@@ -19,31 +19,10 @@ from statebackend.testing import run_virtual
 from tests.at_work import plenty
 from tests.runs.test_jobs_over_runs import Job
 from tests.runs.test_layers import commits_of
+from tests.weighed import Weighed, WeighedStore
 
 COUNT = 16
 T = TypeVar("T")
-
-
-class Weighed(bytes):
-    """An object that was read, as long as somebody has it."""
-
-    held = most = 0
-
-    def __init__(self, *_: Any) -> None:
-        Weighed.held += len(self)
-        Weighed.most = max(Weighed.most, Weighed.held)
-
-    def __del__(self) -> None:
-        Weighed.held -= len(self)
-
-
-class WeighedStore(MemoryStore):
-    """Each request takes a second; what is read is `Weighed`."""
-
-    async def get(self, key: str) -> bytes:
-        data = Weighed(await super().get(key))
-        await anyio.sleep(1)
-        return data
 
 
 async def copies_of_a_base(directory: Path) -> tuple[Sequence[Base], RunFiles]:
