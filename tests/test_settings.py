@@ -609,6 +609,16 @@ OLD_NAMES = """
 """
 
 
+def test_what_is_missing_is_told_by_the_name_that_it_would_be_given_by() -> None:
+    """Of a program whose variables were not set one has to say which these are."""
+    with pytest.raises(SettingsError, match="a job needs STATEBACKEND_JOB and STATEBACKEND_PRIMARY: there is no"):
+        Settings.from_env({"PATH": "/bin"})
+    with pytest.raises(SettingsError, match=r"a job needs spark\.statebackend\.primary: there is no default"):
+        Settings.from_spark_conf({"spark.statebackend.job": "fleet"})
+    with pytest.raises(SettingsError, match="a job needs primary: there is no default"):
+        Settings.from_mapping({"job": "fleet"})
+
+
 def test_every_old_name_has_a_successor() -> None:
     """Which exists, and is a setting of its own."""
     assert set(OLD_NAMES.split()) == set(RENAMED)

@@ -307,6 +307,9 @@ class Settings(SettingsRecord, frozen=True, kw_only=True):
         tree = nested(values, cls, spelt=spelt)
         if isinstance(local := tree.get("local"), str):
             tree["local"] = [root.strip() for root in local.split(",") if root.strip()]
+        required = [each.name for each in msgspec.structs.fields(cls) if each.required]
+        if missing := [spelt(name) for name in required if name not in tree]:
+            raise SettingsError(f"a job needs {' and '.join(missing)}: there is no default")
         try:
             return msgspec.convert(tree, cls, strict=False, dec_hook=foreign_of)
         except msgspec.ValidationError as error:
