@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from statebackend._checkpoint.backend import KeyedBackend
 from statebackend._processing.calls import Turns
-from statebackend._state.bulk_arguments import as_list
+from statebackend._state.bulk_arguments import keys_as_list
 from statebackend._state.kinds.every_kind import KeyedState
 from statebackend._state.kinds.list_state import ListState, ListView
 from statebackend._state.kinds.map_state import MapState, MapView
@@ -99,7 +99,7 @@ def _of_one_key(name: str) -> Any:
 
 def _of_many_keys(name: str) -> Any:
     def method(self: "OwnEntries", keys: Iterable[Key], *args: Any, **options: Any) -> Any:
-        keys = as_list(keys)
+        keys = keys_as_list(keys)
         for key in keys:
             self._check(key)  # pyright: ignore[reportPrivateUsage]
         return getattr(self._state, name)(keys, *args, **options)  # pyright: ignore[reportPrivateUsage]

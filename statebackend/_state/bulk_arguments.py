@@ -33,6 +33,18 @@ def as_list(many: Iterable[T] | Arrow) -> list[T]:
     return cast("list[T]", to_list()) if to_list is not None else list(cast("Iterable[T]", many))
 
 
+def keys_as_list(keys: Iterable[T] | Arrow) -> list[T]:
+    """As `as_list`. A struct of Arrow is a tuple: so a columnar state has such keys."""
+    found = as_list(keys)
+    if hasattr(keys, "to_pylist") and isinstance(next((each for each in found if each is not None), None), dict):
+        return cast("list[T]", list(map(_of_struct, found)))
+    return found
+
+
+def _of_struct(part: object) -> object:
+    return tuple(map(_of_struct, part.values())) if isinstance(part, dict) else part
+
+
 def check_as_many(keys: list[Any], values: list[Any]) -> None:
     """Raise `InputError` unless there are as many values as keys."""
     if len(keys) != len(values):

@@ -1,6 +1,7 @@
 """A columnar state in a backend: restored, with bases and without, rescaled, evolved, looked at from outside."""
 
 import datetime as dt
+import operator
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -51,6 +52,30 @@ async def write(backend: sb.StateBackend, run: int, *, virtual: bool = False) ->
         if virtual:
             await settle()
     return dict(fleet)
+
+
+async def test_other_states_take_the_keys_of_columns_in_arrow(settings: sb.Settings) -> None:
+    """Structs as well, which are tuples."""
+    place = pa.struct([("carrier", pa.string()), ("flight", pa.int64())])
+    async with sb.open_backend(settings) as backend:
+        keys = backend.columnar_state("fleet", SCHEMA, key=place).rows([("UA", 1), ("AA", 2)]).keys
+        idle, legs = backend.timers("idle"), backend.value_state("legs", int)
+        hops, seen = backend.list_state("hops", str), backend.map_state("seen", str, int)
+        total = backend.reducing_state("total", int, operator.add)
+        idle.register_many(keys, [5, 6])
+        assert list(idle.due(7)) == [(5, ("UA", 1)), (6, ("AA", 2))]
+        legs.put_many(keys, [1, 2])
+        assert legs.get_many(keys.take([1, 0])) == [2, 1]
+        hops.append_many(pa.chunked_array([keys]), ["EWR", "IAH"])
+        seen.put_many(keys, [{"EWR": 1}, {}])
+        total.add_many(keys, [3, 4])
+        assert [*hops] == [*legs] == [*total] == [("UA", 1), ("AA", 2)]
+        assert (hops.get_many(keys), seen.get_many(keys), total.get_many(keys)) == (
+            [["EWR"], ["IAH"]],
+            [{"EWR": 1}, {}],
+            [3, 4],
+        )
+        await backend.checkpoint(1)
 
 
 @pytest.mark.parametrize("table", get_args(TableKind))

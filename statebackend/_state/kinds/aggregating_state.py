@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar, get_type_hints, overload
 
-from statebackend._state.bulk_arguments import Arrow, as_list, own
+from statebackend._state.bulk_arguments import Arrow, keys_as_list, own
 from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.errors import InputError
@@ -83,7 +83,7 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
 
     def merge(self, key: Key, others: Iterable[Key]) -> None:
         """Merge the accumulators of `others` into the key's, and remove them. A key without one adds nothing."""
-        keys = [key, *as_list(others)]
+        keys = [key, *keys_as_list(others)]
         self._check_many(keys)
         keys = list(dict.fromkeys(keys))
         found = [cell for cell in map(self._cell, keys) if cell is not None]
@@ -104,7 +104,7 @@ class AggregatingState(CellState[Any], Mapping[Key, R], Generic[V, R]):
     def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The results of `keys`, in their order, `default` for a missing key."""
         missing = object()
-        found = self._get_many(as_list(keys), lambda _: missing)
+        found = self._get_many(keys_as_list(keys), lambda _: missing)
         return [own(default) if each is missing else self._aggregate.result(each) for each in found]
 
     def _accumulator(self, key: Key) -> Any:

@@ -7,7 +7,7 @@ from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges, of_cells
 from statebackend._codec.change_sets.state_change import SCALARS
 from statebackend._codec.plain import UNCHANGING
-from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many, keys_as_list
 from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._tables.key_groups import OwnedKeys
 from statebackend._tables.table import AnyTable
@@ -107,7 +107,7 @@ class CellState(KeyedState[bytes, V]):
         combine: Callable[[V, T], V],
     ) -> None:
         """Combine each value with its key's, in order. A key is decoded and encoded once; all of them or none."""
-        keys, values = as_list(keys), as_list(values)
+        keys, values = keys_as_list(keys), as_list(values)
         check_as_many(keys, values)
         self._check_many(keys)  # before any lookup: True would be taken for 1
         distinct = list(dict.fromkeys(keys))

@@ -7,7 +7,7 @@ from statebackend._codec.cells import count, framed, split
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedChanges
 from statebackend._codec.change_sets.state_change import SCALARS, Operation
-from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many, keys_as_list
 from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._state.values import Values
 from statebackend._tables.heap import ListTable, row_changes
@@ -99,7 +99,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
     def get_many(self, keys: Iterable[Key] | Arrow) -> list[list[V]]:
         """The lists of `keys`, in their order."""
-        return list(map(self.read, as_list(keys)))
+        return list(map(self.read, keys_as_list(keys)))
 
     def put_many(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> None:
         """Replace each key's list by the one at the same index; of a repeated key the last counts. All, or none."""
@@ -113,7 +113,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
 
     def append_many(self, keys: Iterable[Key] | Arrow, elements: Iterable[V] | Arrow) -> None:
         """Append to each key's list the element at the same index. All of them, or none."""
-        keys, elements = as_list(keys), as_list(elements)
+        keys, elements = keys_as_list(keys), as_list(elements)
         check_as_many(keys, elements)
         self._check_many(keys)
         for key, cell in zip(keys, self._values.encode_many(elements), strict=True):
@@ -126,7 +126,7 @@ class ListState(KeyedState[bytearray, V], Mapping[Key, "ListView[V]"]):
         return SetChanges(operations, data, list(map(len, found)))
 
     def _rows(self, keys: Iterable[Key] | Arrow, lists: Iterable[Iterable[V]] | Arrow) -> list[tuple[Key, bytes]]:
-        keys, lists = as_list(keys), as_list(lists)
+        keys, lists = keys_as_list(keys), as_list(lists)
         check_as_many(keys, lists)
         self._check_many(keys)
         return list(zip(keys, map(self._row, lists), strict=True))

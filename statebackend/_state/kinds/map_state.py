@@ -11,7 +11,7 @@ from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import ChangeColumns, KeyedChanges
 from statebackend._codec.change_sets.state_change import SCALARS, Operation
 from statebackend._codec.serializers import VALUE_BYTES_MAX, MsgspecSerializer, serializer_of
-from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many, keys_as_list
 from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._state.values import Values
 from statebackend._tables.heap import MapTable
@@ -179,7 +179,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
 
         Raises `InputError` for a map that no dict can hold, with 0.0 beside -0.0 or lists for names: `state[key]` can.
         """
-        return list(map(self.read, as_list(keys)))
+        return list(map(self.read, keys_as_list(keys)))
 
     def put_many(self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow) -> None:
         """Replace each key's map by the one at the same index; of a repeated key the last counts. All, or none."""
@@ -201,7 +201,7 @@ class MapState(KeyedState[dict[bytes, bytes], V], Mapping[Key, "MapView[K, V]"],
     def _all_encoded(
         self, keys: Iterable[Key] | Arrow, maps: Iterable[Mapping[K, V]] | Arrow
     ) -> list[tuple[Key, dict[bytes, bytes]]]:
-        keys, maps = as_list(keys), as_list(maps)
+        keys, maps = keys_as_list(keys), as_list(maps)
         check_as_many(keys, maps)
         self._check_many(keys)
         return list(zip(keys, map(self._encoded, maps), strict=True))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
-from statebackend._state.bulk_arguments import Arrow, as_list, own
+from statebackend._state.bulk_arguments import Arrow, keys_as_list, own
 from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.ids import Key
@@ -54,4 +54,4 @@ class ReducingState(CellState[V], Mapping[Key, V]):
     def get_many(self, keys: Iterable[Key] | Arrow, default: T) -> list[V | T]: ...
     def get_many(self, keys: Iterable[Key] | Arrow, default: Any = None) -> list[Any]:
         """The values of `keys`, in their order, `default` for a missing key."""
-        return self._get_many(as_list(keys), lambda _: own(default))
+        return self._get_many(keys_as_list(keys), lambda _: own(default))

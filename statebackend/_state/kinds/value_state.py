@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from statebackend._codec.change_sets.state_change import SCALARS
-from statebackend._state.bulk_arguments import Arrow, as_list, own
+from statebackend._state.bulk_arguments import Arrow, as_list, keys_as_list, own
 from statebackend._state.kinds.cell_state import CellState
 from statebackend._state.values import Values
 from statebackend.errors import ValueDecodeError
@@ -112,11 +112,11 @@ class ValueState(CellState[V], MutableMapping[Key, V]):
         def missing(key: Key) -> Any:
             return self._missing(key) if default is None and self._default is not UNSET else own(default)
 
-        return self._get_many(as_list(keys), missing)
+        return self._get_many(keys_as_list(keys), missing)
 
     def put_many(self, keys: Iterable[Key] | Arrow, values: Iterable[V] | Arrow) -> None:
         """Set each key to the value at the same index; of a repeated key the last one counts. All of them, or none."""
-        self._put_many(as_list(keys), as_list(values))
+        self._put_many(keys_as_list(keys), as_list(values))
 
     def update_many(
         self, keys: Iterable[Key] | Arrow, values: Iterable[T] | Arrow, combine: Callable[[V, T], V]

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from statebackend._codec.change_sets.changes import KeyGroups
 from statebackend._codec.change_sets.keyed_changes import SET, KeyedChanges, of_cells
-from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many
+from statebackend._state.bulk_arguments import Arrow, as_list, check_as_many, keys_as_list
 from statebackend._state.kinds.every_kind import KeyedState, SetChanges
 from statebackend._state.time.job_clock import NOT_BEGUN, JobClock
 from statebackend._state.values import Values
@@ -84,7 +84,7 @@ class Timers(KeyedState[bytes, Any]):
 
     def register_many(self, keys: Iterable[Key] | Arrow, at: Iterable[float] | Arrow) -> None:
         """Make each key due at the time at the same index. All of them, or none."""
-        keys, times = as_list(keys), list(map(self._checked, as_list(at)))
+        keys, times = keys_as_list(keys), list(map(self._checked, as_list(at)))
         check_as_many(keys, times)
         self._check_many(keys)
         for key, time in zip(keys, times, strict=True):
