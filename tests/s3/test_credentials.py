@@ -33,7 +33,7 @@ async def fetch_later() -> S3Credentials:
 
 
 @pytest.fixture(params=[fetch, fetch_later, f"{__name__}:fetch"], ids=["sync", "async", "by name"])
-def vended(settings: Settings, request: pytest.FixtureRequest) -> Settings:
+def vended(any_keys: None, settings: Settings, request: pytest.FixtureRequest) -> Settings:
     """The job of the test, with credentials from a function."""
     asked.clear()
     life_s[0] = 3600.0

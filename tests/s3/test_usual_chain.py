@@ -124,6 +124,7 @@ def process(url: str, folder: Path) -> dict[str, str]:
     return {"AWS_PROFILE": "job"}
 
 
+@pytest.mark.usefixtures("any_keys")
 @pytest.mark.parametrize(
     "provider", [container, instance, web_identity, profile, process], ids=lambda provider: provider.__name__
 )
