@@ -102,7 +102,8 @@ class RunPart:
             file.remove_name()
             if not file.replace():
                 raise
-            _logger.warning("a damaged local copy is passed by, and the primary's is used: %s", error)
+            facts = " ".join(f"{name}={value}" for name, value in error.facts.items())
+            _logger.warning("a local copy is damaged or cannot be read, and the primary's takes its place: %s", facts)
             self._read(file, is_proved, pages, into)
 
     def hasten(self, pages: Integers) -> None:

@@ -42,7 +42,7 @@ def keys_as_list(keys: Iterable[T] | Arrow) -> list[T]:
 
 
 def _of_struct(part: object) -> object:
-    return tuple(map(_of_struct, part.values())) if isinstance(part, dict) else part
+    return tuple(map(_of_struct, cast("dict[str, object]", part).values())) if isinstance(part, dict) else part
 
 
 def check_as_many(keys: list[Any], values: list[Any]) -> None:
