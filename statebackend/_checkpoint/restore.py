@@ -370,7 +370,7 @@ class _Steps:
 def _cut(files: Sequence[Fetched[Frames]]) -> Iterator[Sequence[_DecodedTogether]]:
     """Cut files into steps of decoding: a group of small files, or some frames of a large one."""
     file = files[0]
-    if len(files) > 1 or file.size_bytes <= GROUP_BYTES_MAX:
+    if len(files) > 1 or file.size_bytes <= GROUP_BYTES_MAX or not file.content.views:
         yield [_DecodedTogether(each.content, each) for each in files]
         return
     views, read = file.content.views, file.content.read

@@ -13,9 +13,9 @@ import pytest
 import statebackend as sb
 from statebackend._changelog.changelog_reader import SegmentRead
 from statebackend._checkpoint import restore as restoring
-from statebackend._checkpoint.fetch import Fetcher
+from statebackend._checkpoint.fetch import Fetched, Fetcher, Frames
 from statebackend._checkpoint.rescale import range_of
-from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, grouped
+from statebackend._checkpoint.restore import GROUP_BYTES_MAX, GROUP_FILES_MAX, _cut, grouped
 from statebackend._codec.change_sets.changes import Changes
 from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._codec.commit import Commit, encode_entry
@@ -541,3 +541,11 @@ async def test_large_files_are_fetched_fewer_at_a_time(monkeypatch: pytest.Monke
     report = await sb.verify(settings, store=store)
     assert not report.damages
     assert 30_000 < Weighed.most < 80_000
+
+
+@pytest.mark.parametrize("size_bytes", [GROUP_BYTES_MAX, GROUP_BYTES_MAX + 1])
+def test_a_file_of_which_nothing_is_left_counts_as_read(size_bytes: int) -> None:
+    """Only key groups without entries still stand in a base: a large one was never done, and a share ended below 1."""
+    read = SegmentRead(Handle("segments/a", 0, size_bytes, 0), ())
+    ((piece,),) = _cut([Fetched(Frames(read, ()), size_bytes, local=True)])
+    assert (piece.frames.views, piece.is_last, piece.file.size_bytes) == ((), True, size_bytes)
