@@ -7,8 +7,8 @@ wanted in a directory. The callers say where the local copy is and where a downl
 could not be used.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from statebackend._threads import WorkerThreads
 from statebackend.abc import Fallback, ObjectStore, RestoreReport
 from statebackend.errors import DataError, MissingObjectError, ObjectNotFoundError, StoreError
 from statebackend.ids import Handle
+from statebackend.settings import MiB
 
 T = TypeVar("T")
 
@@ -28,6 +29,15 @@ Apply = Callable[[Sequence[Changes]], Collection[int]]
 """Applies changes. Returns those of their key groups that the owner has."""
 FileDone = Callable[[str, int, int], None]
 """Called after each file: its key, the bytes that were read of it, and the number of changes applied from it."""
+
+
+FETCHED_BYTES_MAX: Final = 128 * MiB
+"""Most bytes of files that are fetched at a time, or wait to be applied. A larger file is fetched alone."""
+
+
+def files_at_once(sizes: Iterable[int], concurrency_max: int, bytes_max: int) -> int:
+    """How many of these files may be fetched at a time: by the largest, no more bytes than that, unless it is alone."""
+    return max(1, min(concurrency_max, bytes_max // max(1, max(sizes, default=1))))
 
 
 def ignore_file(_key: str, _size_bytes: int, _changes: int) -> None:

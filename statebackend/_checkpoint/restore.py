@@ -14,12 +14,14 @@ import msgspec
 
 from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, plan_reads
 from statebackend._checkpoint.fetch import (
+    FETCHED_BYTES_MAX,
     Apply,
     Fetched,
     Fetcher,
     FileDone,
     Frames,
     Tally,
+    files_at_once,
     frames_in,
     ignore_file,
     try_repair,
@@ -45,9 +47,6 @@ GROUP_BYTES_MAX: Final = 1 * MiB
 
 Of a large file so many bytes of frames are decoded together, while those before them are applied.
 """
-
-FETCHED_BYTES_MAX: Final = 128 * MiB
-"""Most bytes of files that are fetched at a time, or wait to be applied. A larger file is fetched alone."""
 
 READ_BYTES_MAX: Final = 64 * MiB
 """Most bytes of changes, before compression, that one `read` returns."""
@@ -225,8 +224,8 @@ class Restore:
                 await steps.take(pieces)
 
         groups = list(grouped(reads))
-        largest = max((sum(read.segment.length for read in group) for group in groups), default=0)
-        at_once = max(1, min(self._concurrency_max, FETCHED_BYTES_MAX // max(1, largest)))
+        sizes = (sum(read.segment.length for read in group) for group in groups)
+        at_once = files_at_once(sizes, self._concurrency_max, FETCHED_BYTES_MAX)
         await in_order(groups, self._fetch, consume, concurrency_max=at_once)
         await steps.end()
 

@@ -19,7 +19,17 @@ import anyio
 import msgspec
 
 from statebackend._changelog.changelog_reader import BaseRead, changes_of, verify
-from statebackend._checkpoint.fetch import Apply, Fetched, Fetcher, FileDone, frames_in, ignore_file, try_repair
+from statebackend._checkpoint.fetch import (
+    FETCHED_BYTES_MAX,
+    Apply,
+    Fetched,
+    Fetcher,
+    FileDone,
+    files_at_once,
+    frames_in,
+    ignore_file,
+    try_repair,
+)
 from statebackend._codec.commit import Commit
 from statebackend._local.disk import remove_directory
 from statebackend._local.rocksdb_copies import RocksDBCopies
@@ -30,10 +40,6 @@ from statebackend._tasks import in_order
 from statebackend._threads import WorkerThreads
 from statebackend.errors import CorruptSegmentError, TableDiskError
 from statebackend.ids import Base, RangeState, RocksDBBase, RocksDBFile, StateDescriptor
-from statebackend.settings import MiB
-
-IN_MEMORY_BYTES_MAX: Final = 128 * MiB
-"""Bytes of the files being fetched at the same time. A larger file is fetched alone."""
 
 CORRUPTION: Final = "Corruption"
 """How RocksDB's own word begins for what is wrong in its files, and not with the disk."""
@@ -119,8 +125,7 @@ class RocksDBRestore:
             fetched.append(found)
             file_done(file.handle.key, found.size_bytes, 0)
 
-        largest = max(file.handle.length for file in base.files)
-        at_once = max(1, min(self._concurrency_max, IN_MEMORY_BYTES_MAX // max(1, largest)))
+        at_once = files_at_once((each.handle.length for each in base.files), self._concurrency_max, FETCHED_BYTES_MAX)
         await in_order(base.files, partial(self._fetch_file, base, directory, placed), take, concurrency_max=at_once)
         await self._threads.io(_remove_if_possible, placed)
         if any(found.fallback is not None for found in fetched):

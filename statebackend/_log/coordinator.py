@@ -76,8 +76,8 @@ class CheckpointCoordinator:
         """True before the first commit if `base` is older than the newest one, which could not be had."""
         self.base_body = base_body
         self.recent: Final[dict[str, bytes]] = {}
-        """The newest commits that this made and whose changes the state has, by key, oldest first: `RECENT_MAX`,
-        `RECENT_BYTES_MAX`."""
+        """The newest commits that this made, by key, oldest first, as long as a changelog lists changes in them:
+        `RECENT_MAX`, `RECENT_BYTES_MAX`."""
         self.outbox: Final = outbox
         self._newest = newest
         self._is_closed = False

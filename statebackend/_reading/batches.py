@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from statebackend._changelog.changelog_reader import BaseRead, SegmentRead, changes_of, plan_reads
-from statebackend._checkpoint.fetch import Fetcher, Frames, frames_in
+from statebackend._checkpoint.fetch import Fetcher, Frames, files_at_once, frames_in
 from statebackend._checkpoint.restore import LocalCopies
 from statebackend._checkpoint.rocksdb_restore import RocksDBRestore
 from statebackend._codec.change_sets.changes import Changes, Only
@@ -193,8 +193,7 @@ class StateReading:
                 size_bytes, changes=sum(each.records for each in frames.read.change_sets), size_bytes=size_bytes
             )
 
-        largest = max((read.segment.length for read in reads), default=1)
-        at_once = max(1, min(self._concurrency_max, FETCHED_BYTES_MAX // max(1, largest)))
+        at_once = files_at_once((each.segment.length for each in reads), self._concurrency_max, FETCHED_BYTES_MAX)
         await in_order(reads, self._fetch, take, concurrency_max=at_once)
 
     async def _fetch(self, read: SegmentRead | BaseRead) -> Frames:

@@ -29,7 +29,7 @@ class FreeMemory:
         self._least = own_bytes()
 
     def give_back(self, share: int) -> None:
-        """Give back what is free if the process takes that share of the rows' memory more than at least since then.
+        """Give back what is free if the process has grown by that share of the rows' memory since it took least.
 
         That takes 10 to 20 ms, in whichever thread, and what is soon used again as much. So it pays for memory that
         merges have used.

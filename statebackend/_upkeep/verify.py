@@ -13,7 +13,7 @@ from statebackend._backend.stores import local_stores_of, readable_copies, rocks
 from statebackend._changelog.changelog_reader import SegmentRead, changes_of, frames_of
 from statebackend._changelog.changelog_reader import verify as verify_whole
 from statebackend._changelog.limiter import ByteLimiter
-from statebackend._checkpoint.restore import FETCHED_BYTES_MAX
+from statebackend._checkpoint.fetch import FETCHED_BYTES_MAX
 from statebackend._codec.commit import Commit
 from statebackend._local.layout import segments_directory
 from statebackend._local.segments import LocalSegments

@@ -366,7 +366,7 @@ class BaseWriter:
         """In a thread: the loop has no 20 ms for it."""
         if self._free.rows_bytes_max:
             with suppress(RuntimeError):  # as in `_start`
-                self._tasks.start_soon(self._threads.cpu, self._free.give_back, share)
+                self._tasks.start_soon(self._threads.background, self._free.give_back, share)
 
     def _finish(self, bases: Bases, begun_s: float, changed: int) -> None:
         now_s = self._clock.monotonic()
