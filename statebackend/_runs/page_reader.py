@@ -19,7 +19,7 @@ from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.pages import PageLayout, PageRows
 from statebackend._runs.far_pages import FarFile
 from statebackend._runs.mapped import copied, which_absent
-from statebackend._runs.page_filters import PageFilters
+from statebackend._runs.page_filters import PageFilters, bits_for
 from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
 
 
@@ -44,10 +44,11 @@ class PageReader:
 
     def keep_filters(self) -> None:
         """Remember from now on what pages that are read cannot have, if there is room for it."""
-        if self.filters is None and self._records <= self._filter_bytes_max:
+        bits = bits_for(self._records, self._filter_bytes_max)
+        if self.filters is None and bits:
             rows = np.cumsum([0, *(part.records for part in self._parts)])
             begins = [part.tail.begins + row for part, row in zip(self._parts, rows.tolist(), strict=False)]
-            self.filters = PageFilters(np.concatenate([*begins, rows[-1:]]))
+            self.filters = PageFilters(np.concatenate([*begins, rows[-1:]]), bits)
 
     def parts_of(self, pages: Integers) -> Integers:
         """The number of each page's part."""
