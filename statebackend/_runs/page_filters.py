@@ -1,7 +1,7 @@
 """Filters of pages that were read, so that a key that is not there is rarely looked for in one of them again.
 
     page      of 84 rows       84 bytes of `octets`, or 42, or 21: of these bits each row sets three, or two, or one
-    a key     is not in a page that is known and lacks one of its bits; else one time in thirty, or six, or two and a half
+    a key     is not in a page that is known and lacks one of its bits; else one time in thirty, six, or two and a half
 
 It is kept where most look-ups find nothing: in layers, which have few of the keys, and in bases where keys are new.
 """

@@ -24,7 +24,7 @@ from statebackend._codec.pages import PageLayout, PageRows, RowsInPages
 from statebackend._columns.keys import HashedKeys
 from statebackend._runs.in_page import Scratch, matching
 from statebackend._runs.overlay_memory import OverlayMemory
-from statebackend._runs.page_reader import PageReader
+from statebackend._runs.page_reader import AskedPages, PageReader
 from statebackend._runs.run_file import RunPart, decoded, proper
 from statebackend._tables.key_groups import groups_of_hashes
 from statebackend._tables.placed import Placed, WantedEntries
@@ -242,8 +242,8 @@ class PageMap:
             is_found = np.zeros(len(sought.numbers), np.bool_)
             may_be = self._which_may_be(sought)
             wanted = sought if len(may_be) == len(sought.numbers) else sought.taken(may_be)
-            for begin, end in self._together(wanted.fences):
-                for found in self._find_in(wanted.taken(slice(begin, end)), buffer):
+            for begin, end, asked in self._asked_ahead(wanted):
+                for found in self._find_in(wanted.taken(slice(begin, end)), buffer, asked):
                     numbers = begin + found.numbers
                     is_found[may_be[numbers]] = True
                     yield found._replace(numbers=wanted.numbers[numbers])
@@ -341,6 +341,19 @@ class PageMap:
         if len(fences):
             yield from pairwise([0, *begins[most - 1 :: most].tolist(), len(fences)])
 
+    def _asked_ahead(self, sought: _Sought) -> Iterator[tuple[int, int, AskedPages | None]]:
+        """As `_together`. While one piece is looked up in, the disk reads the pages of the next."""
+        pieces = [*self._together(sought.fences)]
+        if len(pieces) == 1 or len(self._layouts) > 1:
+            yield from ((begin, end, None) for begin, end in pieces)
+            return
+        pages = self._pages[sought.fences]
+        asked: list[AskedPages | None] = []
+        for number, (begin, end) in enumerate(pieces):
+            for first, last in pieces[len(asked) : number + 2]:
+                asked.append(self._reader.ask(self._layouts[0], pages[first:last], asked[-1] if asked else None))
+            yield begin, end, asked[number]
+
     def _which_may_be(self, sought: _Sought) -> Integers:
         """The places of those that may be in their pages, as far as that is known without reading them."""
         filters = self._reader.filters
@@ -348,7 +361,7 @@ class PageMap:
             return np.arange(len(sought.numbers))
         return np.flatnonzero(filters.which_may(self._pages[sought.fences], sought.keys.hashes))
 
-    def _find_in(self, sought: _Sought, buffer: Octets) -> Iterator[FoundRows]:
+    def _find_in(self, sought: _Sought, buffer: Octets, asked: AskedPages | None) -> Iterator[FoundRows]:
         """The rows of these keys in their pages, one for each key, in order; numbers count from the first of them."""
         pages = self._pages[sought.fences]
         layouts = self._layout_of[self._reader.parts_of(pages)]
@@ -359,7 +372,7 @@ class PageMap:
                 wanted, read = sought.taken(chosen), pages[chosen]
             else:
                 wanted, read = sought, pages
-            key, rows = self._reader.read(layout, read, buffer)
+            key, rows = self._reader.read(layout, read, buffer, asked)
             low = self._fences[wanted.fences]
             high = self._fences.take(wanted.fences + 1, mode="clip")
             shares = (wanted.orders - low) / np.maximum(high - low, 1)

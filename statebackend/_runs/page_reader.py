@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
+from threading import Thread
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from statebackend._codec.columns import Flags, Integers, Octets
 from statebackend._codec.pages import PageLayout, PageRows
 from statebackend._runs.far_pages import FarFile
-from statebackend._runs.mapped import copied, which_absent
+from statebackend._runs.mapped import copied, hastened, may_hasten, which_absent
 from statebackend._runs.page_filters import PageFilters, bits_for
 from statebackend._runs.run_file import RunPart, WantedPages, proper, read_together
 
@@ -55,15 +56,42 @@ class PageReader:
         found: Integers = np.searchsorted(self.first_pages, pages, side="right") - 1
         return found
 
-    def read(self, layout: PageLayout, pages: Integers, buffer: Octets) -> tuple[str, PageRows]:
+    def ask(self, layout: PageLayout, pages: Integers, after: "AskedPages | None") -> "AskedPages | None":
+        """Have the system read these pages from the disk meanwhile, once it was asked for all those of `after`.
+
+        `None` where that cannot be.
+        """
+        if not may_hasten():
+            return None
+        distinct, _ = _distinct(pages)
+        located = self._located(distinct, self.parts_of(distinct), layout.page_bytes)
+        if located is None or not len(located.absent):
+            return located and AskedPages(located, None)
+        places = located.places[located.absent]
+
+        def run() -> None:
+            if after is not None:
+                after.waited()
+            hastened(places, layout.page_bytes)
+
+        thread = Thread(target=run, name="statebackend-ahead", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the container has as many as it may
+            return None
+        return AskedPages(located, thread)
+
+    def read(
+        self, layout: PageLayout, pages: Integers, buffer: Octets, asked: "AskedPages | None" = None
+    ) -> tuple[str, PageRows]:
         """The first row of each of these pages, of which neighbours may be the same; and the object they are from.
 
-        They lie in `buffer` from then on. Raises as `read_together`.
+        They lie in `buffer` from then on. `asked`: for the same pages. Raises as `read_together`.
         """
         distinct, where = _distinct(pages)
         read = buffer[: len(distinct) * layout.page_bytes]
         part_of = self.parts_of(distinct)
-        if not self._copied(distinct, part_of, layout.page_bytes, read):
+        if not self._copied(distinct, part_of, layout.page_bytes, read, asked):
             read_together([each.wanted(distinct, layout.page_bytes, read) for each in self._pieces(part_of)])
         key = self._parts[int(part_of[0])].key
         if self.filters is not None:
@@ -77,15 +105,17 @@ class PageReader:
             for number, begin, end in _alike(part_of)
         ]
 
-    def _copied(self, pages: Integers, part_of: Integers, page_bytes: int, into: Octets) -> bool:
+    def _copied(
+        self, pages: Integers, part_of: Integers, page_bytes: int, into: Octets, asked: "AskedPages | None"
+    ) -> bool:
         """Copy these pages from where their files are mapped, and prove the new ones. False if that cannot be."""
-        places = self._offsets[part_of] + pages * page_bytes
-        for _, begin, end in _alike(self._file_of[part_of]):
-            file, some = self._parts[int(part_of[begin])].file, places[begin:end]
-            if isinstance(file, FarFile) or (address := file.address) is None:
-                return False
-            some += address
-            file.hasten((some[which_absent(some, page_bytes)] - address).tolist(), page_bytes)
+        located = self._located(pages, part_of, page_bytes) if asked is None or asked.waited() else asked.located
+        if located is None:
+            return False
+        places, absent = located
+        if len(absent) and not (may_hasten() and hastened(places[absent], page_bytes)):
+            for part, begin, end in _alike(part_of[absent]):
+                self._parts[part].hasten(pages[absent[begin:end]] - int(self.first_pages[part]))
         if not copied(places, page_bytes, into):
             return False
         fresh = np.flatnonzero(~self._is_proved[pages])
@@ -96,6 +126,18 @@ class PageReader:
         self._is_proved[pages[fresh]] = True
         return True
 
+    def _located(self, pages: Integers, part_of: Integers, page_bytes: int) -> "_LocatedPages | None":
+        """Where these pages are; `None` if not all files are mapped."""
+        places = self._offsets[part_of] + pages * page_bytes
+        absent: list[Integers] = []
+        for _, begin, end in _alike(self._file_of[part_of]):
+            file = self._parts[int(part_of[begin])].file
+            if isinstance(file, FarFile) or (address := file.address) is None:
+                return None
+            places[begin:end] += address
+            absent.append(begin + np.flatnonzero(which_absent(places[begin:end], page_bytes)))
+        return _LocatedPages(places, np.concatenate(absent))
+
     def _remember(self, layout: PageLayout, pages: Integers, read: Octets) -> None:
         """Put those of the pages that are new into the filters."""
         assert self.filters is not None
@@ -105,6 +147,28 @@ class PageReader:
             counts = self.filters.counts(pages[new])
             numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
             self.filters.add(pages[new], layout.rows(read, np.repeat(new, counts), numbers).hashes())
+
+
+class _LocatedPages(NamedTuple):
+    """The address of each page, and the numbers of those that are on the disk alone."""
+
+    places: Integers
+    absent: Integers
+
+
+class AskedPages(NamedTuple):
+    """Pages that the system was asked for."""
+
+    located: _LocatedPages
+    thread: Thread | None
+    """Asks for them; `None` if all were there."""
+
+    def waited(self) -> bool:
+        """Wait until all were asked for. False if none had to be; else some may have been dropped again since."""
+        if self.thread is None:
+            return False
+        self.thread.join()
+        return True
 
 
 class _PagesOfPart(NamedTuple):

@@ -3,13 +3,16 @@
 import os
 from mmap import PAGESIZE
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebackend._runs import page_map, page_reader
 from statebackend._runs.in_page import NEAR
-from statebackend._runs.mapped import copied, which_absent
+from statebackend._runs.mapped import copied, hastened, may_hasten, which_absent
 from statebackend._runs.overlay_memory import OverlayMemory
 from statebackend._runs.page_map import PlacedPart
 from statebackend._runs.run_file import OpenFile, OpenRun, open_run
@@ -70,8 +73,62 @@ def test_what_lies_on_the_disk_alone_is_told(tmp_path: Path) -> None:
     assert which_absent(places.astype(np.int64)[1:2], PAGESIZE).tolist() == [False]
 
 
-def test_a_mapped_file_that_is_cut_short_is_an_error(tmp_path: Path) -> None:
-    """To touch the mapping would kill the process by SIGBUS. Its pages were all proved before."""
+def test_places_are_asked_for_ahead(tmp_path: Path) -> None:
+    """Wherever they begin, and more of them than one call takes. Memory that nobody has is told."""
+    if not may_hasten():
+        pytest.skip("the system does not let us")
+    path = tmp_path / "file"
+    path.write_bytes(bytes(16 * PAGESIZE))
+    file = OpenFile.at(path)
+    assert file.address is not None
+    places = file.address + np.random.default_rng(1).integers(15 * PAGESIZE, size=3000)
+    assert hastened(places, PAGESIZE)
+    assert not hastened(np.array([PAGESIZE]), PAGESIZE)
+
+
+@pytest.mark.parametrize("refused", ["nothing", "the call", "threads"])
+def test_pages_of_the_next_piece_are_asked_for_while_one_is_looked_up_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Each page once, in order. Where the system does not let us, they are asked for when they are wanted."""
+    asked, before = list[int](), list[int]()
+
+    def ask(places: Any, _: int) -> bool:
+        asked.extend(places.tolist())
+        return True
+
+    def ask_before(_: OpenFile, offsets: list[int], __: int) -> None:
+        before.extend(offsets)
+
+    def absent(places: Any, _: int) -> Any:
+        return np.isin(places, asked, invert=True)
+
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path, handle = segment_of(tmp_path, 2000)
+    table = over(open_run(path, handle))
+    monkeypatch.setattr(page_map, "READ_BYTES_MAX", 3 * 4096)
+    monkeypatch.setattr(page_reader, "hastened", ask)
+    monkeypatch.setattr(page_reader, "which_absent", absent)
+    monkeypatch.setattr(page_reader, "may_hasten", lambda: refused != "the call")
+    monkeypatch.setattr(OpenFile, "hasten", ask_before)
+    if refused == "threads":
+        monkeypatch.setattr(Thread, "start", refuse)
+    assert numbers_of(table, 2000) == list(range(2000))
+    part = table._runs.parts[0].part
+    found = before if refused == "the call" else asked
+    assert not (before if found is asked else asked)
+    assert len(found) == part.head.pages > 9
+    assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize("pages", [2, 2048])
+def test_a_mapped_file_that_is_cut_short_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """To touch the mapping would kill the process by SIGBUS. Its pages were all proved before, and some asked for."""
+    monkeypatch.setattr(page_map, "READ_BYTES_MAX", pages * 4096)
     path, handle = segment_of(tmp_path, 1000)
     file = open_run(path, handle)
     table = over(file)
