@@ -53,7 +53,7 @@ BOUNDS: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "_reading.rows.merged_rows": {"ROWS_AT_ONCE": 2},
     "_runs.in_page": {"NEAR": 2},
-    "_runs.page_map": {"READ_BYTES_MAX": 8192, "STREAMED_PAGES": 1},
+    "_runs.page_map": {"READ_BYTES_MAX": 8192, "STREAMED_BYTES_MAX": 1},
     "_runs.far_pages": {"GAP_BYTES_MAX": 64, "RANGE_BYTES_MAX": 8192},
     "_state.columnar.expiring_rows": {"READ_AT_ONCE": 2},
     "_state.columnar.rows_ahead": {"AHEAD_MAX": 2},

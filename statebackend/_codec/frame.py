@@ -81,10 +81,10 @@ def frame_of_pages(
     header: FrameHeader, parts: Parts, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX
 ) -> tuple[bytes, ReadBuffer]:
     """As `frame_chunks`, of what is encoded already: it is neither copied nor read once more."""
-    payload = parts.encoded
+    payload, checksum = parts.ended()
     _check_size(payload, raw_bytes_max)
     behind = _behind_checksum(header, len(payload), 0, len(payload))
-    return struct.pack("<I", combined(zlib.crc32(behind), parts.checksum, len(payload))) + behind, payload
+    return struct.pack("<I", combined(zlib.crc32(behind), checksum, len(payload))) + behind, payload
 
 
 def _behind_checksum(header: FrameHeader, raw_length: int, code: int, length: int) -> bytes:
@@ -129,9 +129,9 @@ def compressed_away(head: ReadBuffer, length: int) -> int:
 def open_frame(
     frame: memoryview, reject: Reject, *, raw_bytes_max: int = FRAME_RAW_BYTES_MAX, only: Only | None = None
 ) -> tuple[FrameHeader, Iterator[Changes]]:
-    """Check one whole frame, and return its header and its changes, a part at a time, decoded when asked for.
+    """Check one whole frame, and return its header and its changes, a part or less at a time, decoded when asked for.
 
-    So a caller needs room for one part only, and takes its changes while they are still in the processor's cache.
+    So a caller needs room for one of these only, and takes its changes while they are still in the processor's cache.
     Of what `only` leaves out nothing is decoded, and only the checksum of the frame proves it.
     Raises what `reject` makes, at the first thing that is wrong; for a bad part, the iterator raises it, or
     `ValueDecodeError` for a key that is no key, or `UnsupportedVersionError` for changes of an unknown kind.

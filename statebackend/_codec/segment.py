@@ -117,7 +117,7 @@ class FrameOfPages:
     @property
     def size_bytes(self) -> int:
         """Bytes of what was added."""
-        return len(self._parts.encoded)
+        return self._parts.size_bytes
 
     def add(self, changes: Changes) -> None:
         """Encode these changes behind the others."""

@@ -29,15 +29,15 @@ from statebackend._runs.run_file import RunPart, decoded, proper
 from statebackend._tables.key_groups import groups_of_hashes
 from statebackend._tables.placed import Placed, WantedEntries
 from statebackend.ids import KeyGroupRange, all_key_groups, ranges_of
-from statebackend.settings import MiB
+from statebackend.settings import KiB, MiB
 
 if TYPE_CHECKING:
     from statebackend._runs.layers import Layers
 
 READ_BYTES_MAX: Final = 8 * MiB
 """Pages that a look-up reads together."""
-STREAMED_PAGES: Final = 128
-"""Pages of a part that are read together, one behind the other."""
+STREAMED_BYTES_MAX: Final = 512 * KiB
+"""Pages of a part that are read together, one behind the other: at least one."""
 NO_PAGE: Final = -1
 _BITS: Final = 32
 
@@ -286,8 +286,9 @@ class PageMap:
                 first = 0
                 for part in (self._parts[number] for number in numbers):
                     beyond = first + part.head.pages
-                    for at in range(max(begin, first), min(end, beyond), STREAMED_PAGES):
-                        pages = range(at - first, min(end, beyond, at + STREAMED_PAGES) - first)
+                    together = max(1, STREAMED_BYTES_MAX // part.head.page_bytes)
+                    for at in range(max(begin, first), min(end, beyond), together):
+                        pages = range(at - first, min(end, beyond, at + together) - first)
                         yield _StreamedPages(part, groups, pages, max(groups.first << _BITS, int(orders[at])))
                     first = beyond
 

@@ -209,7 +209,9 @@ class RunTable(ColumnTable, TakesRuns):
 
     @property
     def groups_in_no_run(self) -> frozenset[int]:
-        return frozenset(np.unique(self.groups((live := self._rows.live())[self._which_changed(live)])).tolist())
+        live = self._rows.live()
+        counts = np.bincount(self.groups(live[self._which_changed(live)]))  # quicker than sorting them
+        return frozenset(np.flatnonzero(counts).tolist())
 
     @property
     def runs(self) -> Layers:

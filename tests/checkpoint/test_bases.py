@@ -51,6 +51,7 @@ from statebackend.ids import (
     ranges_of,
 )
 from statebackend.settings import MiB
+from tests.changes import paged
 
 ALL = all_key_groups(16)
 GROUPS = st.frozensets(st.integers(0, 15))
@@ -334,6 +335,21 @@ def test_pieces_hold_every_change_in_order_and_every_group_in_one_piece(
     _check_groups(pieces, groups)
     for piece in pieces[:-1]:
         assert sum(frame.size_bytes for frame in piece.frames) >= segment_bytes_max
+
+
+@given(st.lists(st.sampled_from([100, 6000, 30_000, 60_000]), min_size=1, max_size=6), st.sampled_from([0, 2_000_000]))
+def test_a_frame_of_pages_has_its_key_group_whole(rows: list[int], segment_bytes_max: int) -> None:
+    """However large that is, up to the size of a segment: what opens it pays for each part."""
+    steps = ((group, at, count) for group, count in enumerate(rows) for at in range(0, count, 10_000))
+    changes = [paged(min(10_000, count - at), group, first=at) for group, at, count in steps]
+    pieces = list(pack(iter(changes), range(len(rows)), segment_bytes_max=segment_bytes_max))
+    frames = [frame for piece in pieces for frame in piece.frames]
+    assert sum(frame.records for frame in frames) == sum(rows)
+    for frame, following in pairwise(frames):
+        if following.key_groups.first == frame.key_groups.last:
+            assert frame.size_bytes >= max(FRAME_BYTES_MAX, segment_bytes_max)
+        else:
+            assert frame.size_bytes >= FRAME_BYTES_MIN
 
 
 def _check_groups(pieces: Sequence[Piece], groups: frozenset[int]) -> None:

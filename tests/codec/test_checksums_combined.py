@@ -7,26 +7,15 @@ import numpy as np
 import pytest
 
 from statebackend._codec.change_sets.changes import change_set
-from statebackend._codec.change_sets.column_changes import Typed
 from statebackend._codec.change_sets.keyed_changes import SET
-from statebackend._codec.change_sets.paged_changes import PagedChanges
 from statebackend._codec.change_sets.state_change import StateChange
-from statebackend._codec.columns import Fixed
 from statebackend._codec.crc32_parts import combined
 from statebackend._codec.frame import COMBINED_BYTES_MIN, frame_chunks
 from statebackend._codec.segment import FrameOfPages, decode_segment, encode_segment, segment_of
 from statebackend.ids import KeyGroupRange, SequenceNumber
-from tests.changes import set_of_rows
+from tests.changes import paged, set_of_rows
 
 ROWS = 40_000
-
-
-def paged(count: int, group: int) -> PagedChanges:
-    """Rows of one key group, in order."""
-    chance = np.random.default_rng(group)
-    hashes = np.sort(chance.integers(0, 1 << 63, count).astype(np.uint64))
-    values = Typed("int64", Fixed(chance.integers(0, 1 << 40, count)))
-    return PagedChanges(1, np.full(count, group, np.int16), [values], {"total": values}, hashes=hashes)
 
 
 @pytest.mark.parametrize("count", [1, 100, ROWS])

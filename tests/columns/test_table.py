@@ -34,7 +34,8 @@ def restored(drained: list[ColumnChanges]) -> ColumnTable:
     """A table with these changes replayed."""
     found = table()
     for changes in drained:
-        found.apply(ColumnChanges.from_body(0, changes.records, memoryview(b"".join(changes.body()))))
+        body = memoryview(b"".join(changes.body()))
+        found.apply(next(ColumnChanges.read_body(0, changes.records, body)))
     return found
 
 

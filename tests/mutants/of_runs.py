@@ -85,8 +85,8 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     _Over(
         "what a page has not is asked of the bits of others",
         "statebackend._runs.page_filters",
-        "            first = self._first_rows[pages[known]]\n",
-        "            first = self._first_rows[pages[known] - 1]\n",
+        "first, rows = self._first_octets(pages[known]), self",
+        "first, rows = self._first_octets(pages[known] - 1), self",
         "assert_layers_are_the_model",
     ),
     _Over(

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +15,7 @@ import statebackend as sb
 from statebackend._backend.apart import Apart
 from statebackend._changelog.changelog_reader import TAIL_BYTES
 from statebackend._checkpoint import far_runs
+from statebackend._codec.change_sets.parts import _PartOfPages
 from statebackend._runs.far_pages import RANGE_BYTES_MAX, FarFile, FarRange
 from statebackend.errors import CorruptSegmentError, MissingObjectError, StoreUnavailableError
 from statebackend.ids import Handle
@@ -52,6 +54,11 @@ def incoming(backend: sb.StateBackend) -> Any:
     return backend._base_writer._runs.incoming  # type: ignore[union-attr]
 
 
+def of_early_releases() -> AbstractContextManager[Any]:
+    """Segments are written with as many parts in a frame as came from the table."""
+    return mock.patch.object(_PartOfPages, "goes_on_with", return_value=False)
+
+
 def hold(job: FarJob) -> anyio.Event:
     """Let no segment come in before this is set."""
     job.store.gate = anyio.Event()
@@ -81,15 +88,17 @@ async def test_the_first_value_does_not_wait_for_the_whole(job: FarJob) -> None:
         assert (job.store.ranges, job.store.wholes) == ([], []), "the local copies are there"
 
 
+@pytest.mark.parametrize("is_early", [False, True])
 @run_virtual
-async def test_opening_takes_few_round_trips_and_few_bytes(job: FarJob) -> None:
-    """The ends, then what lies between frames, however many they are, then what is between two parts of each."""
-    await job.on_an_empty_host(20_000)
+async def test_opening_takes_few_round_trips_and_few_bytes(job: FarJob, is_early: bool) -> None:
+    """The ends, then what lies between frames, however many they are, then between two parts of each, if any."""
+    with of_early_releases() if is_early else nullcontext():
+        await job.on_an_empty_host(20_000)
     hold(job)
     clock = VirtualClock()
     with mock.patch.object(far_runs, "TAIL_BYTES", TAIL_BYTES):
         async with job.unchecked(clock=clock) as backend:
-            assert round(clock.monotonic() / LATENCY_S) == 3
+            assert round(clock.monotonic() / LATENCY_S) == 2 + is_early
             ranged = {each.key for each in job.store.ranges}
             stored = sum(len(job.store.bytes_of(key)) for key in ranged)
             parts = table_of(backend)._runs.parts
@@ -476,7 +485,8 @@ async def test_a_primary_of_the_settings_is_read_by_a_client_of_its_own(tmp_path
 @run_virtual
 async def test_what_is_fetched_whole_is_not_read_by_ranges_before(job: FarJob) -> None:
     """But for its ends, which say that there are two parts in each frame: a request for each would be too many."""
-    await job.on_an_empty_host(20_000)
+    with of_early_releases():
+        await job.on_an_empty_host(20_000)
     with mock.patch.multiple(far_runs, REQUEST_BYTES=64 * 1024, ROUND_BYTES=1, TAIL_BYTES=TAIL_BYTES):
         async with job.unchecked() as backend:
             (key,) = job.store.paged

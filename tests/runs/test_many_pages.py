@@ -15,7 +15,7 @@ from statebackend._codec.change_sets.paged_changes import orders_of
 from statebackend._columns.arrow import array_of
 from statebackend._columns.table_schema import table_schema
 from statebackend._runs.overlay_memory import OverlayMemory
-from statebackend._runs.page_map import STREAMED_PAGES, in_order
+from statebackend._runs.page_map import STREAMED_BYTES_MAX, in_order
 from statebackend._runs.run_table import RunTable
 from statebackend._tables.key_groups import OwnedKeys, key_group
 from statebackend._tables.placed import WantedEntries
@@ -67,7 +67,8 @@ def test_bases_of_many_pages_are_merged_in_order(tmp_path: Path, groups_by_base:
         for placed in table._runs.parts:
             by_file.setdefault(placed.part.key, []).append(placed.part)
         assert all(in_order(parts) for parts in by_file.values()), "a base that nobody can look up in"
-        assert number or max(part.head.pages for part in table._runs.maps[0]._parts) > STREAMED_PAGES
+        largest = max(part.head.pages * part.head.page_bytes for part in table._runs.maps[0]._parts)
+        assert number or largest > STREAMED_BYTES_MAX
         placed_again = table.copy().placed(WantedEntries(0, OWNED, list(OWNED.key_groups)))
         assert_in_order(placed_again.changes(OWNED.key_groups))
         found = list(texts_in(table))
@@ -152,4 +153,4 @@ def test_merging_takes_memory_for_some_pages_alone(tmp_path: Path) -> None:
     assert rows == len(KEYS)
     stored = sum(each.part.head.pages * each.part.head.page_bytes for each in table._runs.parts)
     assert stored > 30 * MiB
-    assert most < 10 * MiB, "five times the 128 pages of 16 KiB that are streamed together"
+    assert most < 10 * STREAMED_BYTES_MAX, "five times what is streamed together of each"

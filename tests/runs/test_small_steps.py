@@ -26,7 +26,7 @@ def test_a_step_of_a_merge_may_end_within_keys_of_one_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashes: int
 ) -> None:
     """A row in its last pages may have been replaced by one of the overlay that comes in the next step."""
-    monkeypatch.setattr(page_map, "STREAMED_PAGES", 1)
+    monkeypatch.setattr(page_map, "STREAMED_BYTES_MAX", 1)
     texts = {f"key {number}": "old" for number in range(400)}
     table = filled(texts, alike(hashes))
     flush(table, OWNED, tmp_path)

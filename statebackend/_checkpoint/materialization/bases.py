@@ -36,7 +36,7 @@ LOG_ID: Final = "base"
 FRAME_BYTES_MIN: Final = 64 * KiB
 """A frame takes in neighbouring key groups until it has this size: smaller frames compress badly."""
 FRAME_BYTES_MAX: Final = MiB
-"""Key groups that are larger than this together take several frames."""
+"""Key groups that are larger than this together take several frames, unless their rows lie in pages."""
 SEGMENT_BYTES_MAX: Final = 16 * MiB
 """A segment that has this size ends with its key group."""
 ALONE_BYTES_MIN: Final = 6 * MiB
@@ -159,7 +159,9 @@ def _frames(changes: Iterable[Changes], segment_bytes_max: int, merged: ChangeSe
     frame: _FrameOfChanges | FrameOfPages | None = None
     for each in changes:
         if frame is not None:
-            is_full = frame.size_bytes >= (enough if each.span.first > reached else most)
+            # Pages are read one by one, so a frame of them has the key group whole: each part costs an opening.
+            beyond = max(most, segment_bytes_max) if is_paged(each) else most
+            is_full = frame.size_bytes >= (enough if each.span.first > reached else beyond)
             if is_full or is_paged(each) != isinstance(frame, FrameOfPages):
                 yield frame.ended(*(merged or (LOG_ID, SequenceNumber(number))))
                 number, frame = number + 1, None

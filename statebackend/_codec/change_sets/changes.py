@@ -4,7 +4,6 @@ No object is made for a single change on the way from a state to the log and bac
 one column. Their bytes are in `parts`.
 """
 
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Self, TypeVar
@@ -125,19 +124,13 @@ class Changes(ABC):
     def body(self) -> Sequence[bytes | bytearray | memoryview]:
         """The body of a part, in chunks."""
 
-    def checksum_of(self, body: Sequence[bytes | bytearray | memoryview], checksum: int = 0) -> int:
-        """The crc32 of what `body` has returned, on from that of what lies before it."""
-        for chunk in body:
-            checksum = zlib.crc32(chunk, checksum)
-        return checksum
-
     @classmethod
     @abstractmethod
-    def from_body(
+    def read_body(
         cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
-    ) -> Self:
-        """The `records` changes of a part, which keep no reference to `body`. Of their columns, if they have any, only
-        `columns` are decoded.
+    ) -> Iterator[Self]:
+        """The `records` changes of a part, some at a time. They keep no reference to `body`. Of their columns, if they
+        have any, only `columns` are decoded.
 
         Raises `ValueError` if the body is not as `body` makes it, and `ValueDecodeError` for a key that is no key.
         """

@@ -19,7 +19,7 @@ that is not named is null, or has its default. Within one `ColumnChanges` a key 
 
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -144,9 +144,9 @@ class ColumnChanges(Changes):
         return [_HEAD_LENGTH.pack(len(raw)), raw, *chunks]
 
     @classmethod
-    def from_body(
+    def read_body(
         cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
-    ) -> Self:
+    ) -> Iterator[Self]:
         rest = _Rest(body)
         (length,) = _HEAD_LENGTH.unpack(rest.take(_HEAD_LENGTH.size))
         head = _decode_head(rest.take(length))
@@ -168,7 +168,7 @@ class ColumnChanges(Changes):
                 rest.take(_size_of(stored, sets))
         if len({name for name, _, _ in head.columns}) != len(head.columns) or rest.size:
             raise ValueError("two columns of one name, or more bytes behind the columns")
-        return cls(state_id, groups.astype(GROUP), keys, found, drops=head.drops, hashes=hashes)
+        yield cls(state_id, groups.astype(GROUP), keys, found, drops=head.drops, hashes=hashes)
 
     def _estimated_bytes(self) -> int:
         values = sum(each.column.nbytes for each in self.columns.values())

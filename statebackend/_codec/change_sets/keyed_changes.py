@@ -159,9 +159,9 @@ class KeyedChanges(Changes):
         return _body(self.groups, self.operations, columns.arity, list(map(_encode, (*columns.parts, self.data))))
 
     @classmethod
-    def from_body(
+    def read_body(
         cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
-    ) -> Self:
+    ) -> Iterator[Self]:
         if len(body) < _HEAD.size:
             raise ValueError("the head of changes is cut off")
         first, width, _ = _HEAD.unpack_from(body)
@@ -175,7 +175,7 @@ class KeyedChanges(Changes):
             raise ValueError("no changes, or a key group that is none")
         keys, data = _keys_and_data(records, body)
         operations, data_bytes = bytes(body[_HEAD.size : ends[0]]), _data_bytes(records, body)
-        return cls(state_id, groups.astype(GROUP), operations, keys, data, data_bytes=data_bytes)
+        yield cls(state_id, groups.astype(GROUP), operations, keys, data, data_bytes=data_bytes)
 
     def _estimated_bytes(self) -> int:
         if self._body:

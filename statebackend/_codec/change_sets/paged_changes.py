@@ -16,7 +16,7 @@ reader of all rows sees the same changes as in a part of kind 2; a look-up reads
 import re
 import struct
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, Self
 
@@ -24,10 +24,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from statebackend._codec.change_sets.changes import Changes, KeyGroups
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, Changes, KeyGroups
 from statebackend._codec.change_sets.column_changes import ColumnChanges, Typed
 from statebackend._codec.columns import Column, Fixed, Integers, Octets
-from statebackend._codec.crc32_parts import Checksums, combined, of_pages
+from statebackend._codec.crc32_parts import Checksums
 from statebackend._codec.pages import PAGE_BYTES_MIN, PageLayout, RowsInPages, StoredColumn, item_for, item_of
 from statebackend._codec.xxh64 import Hashes
 
@@ -59,6 +59,11 @@ class PagesHead(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fie
         """The size of the tail."""
         return self.pages * TAIL_BYTES_OF_PAGE
 
+    def encoded(self) -> bytes:
+        """The head, behind its length."""
+        raw = msgspec.msgpack.encode(self)
+        return HEAD_LENGTH.pack(len(raw)) + raw
+
 
 _decode_head: Final = msgspec.msgpack.Decoder(PagesHead).decode
 _layout_of: Final = lru_cache(maxsize=256)(PageLayout)
@@ -72,6 +77,11 @@ class PagedChanges(ColumnChanges):
     kind = 3
 
     def body(self) -> Sequence[bytes | bytearray | memoryview]:
+        laid = self.in_pages()
+        return [laid.head.encoded(), laid.pages.data, laid.tail.encoded()]
+
+    def in_pages(self) -> "LaidRows":
+        """The rows in order, as they lie in the smallest pages that hold each of them."""
         assert self.hashes is not None, "rows in pages have hashes"
         assert not self.drops, "rows in pages are not dropped"
         hashes, groups = self.hashes, self.groups
@@ -88,43 +98,32 @@ class PagedChanges(ColumnChanges):
         layout = layout_for(stored_keys, stored, int(strings.max()))
         begins = layout.begins(strings)
         pages = layout.written(begins, hashes, groups, keys, columns)
-        raw = msgspec.msgpack.encode(PagesHead(layout.page_bytes, len(begins) - 1, stored_keys, stored))
-        first = orders[begins[:-1]]
-        checksums = checksums_of(pages, layout.page_bytes)
-        return [
-            HEAD_LENGTH.pack(len(raw)),
-            raw,
-            pages.data,
-            first.astype(_ORDER).tobytes(),
-            np.asarray(begins[:-1]).astype(_BEGIN).tobytes(),
-            checksums.astype(_CHECKSUM).tobytes(),
-        ]
-
-    def checksum_of(self, body: Sequence[bytes | bytearray | memoryview], checksum: int = 0) -> int:
-        length, head, pages, *arrays = body
-        checksums = np.frombuffer(arrays[-1], _CHECKSUM)
-        (of_all,) = of_pages(checksums, len(pages) // len(checksums), [len(checksums)])
-        return super().checksum_of(arrays, combined(super().checksum_of((length, head), checksum), of_all, len(pages)))
+        head = PagesHead(layout.page_bytes, len(begins) - 1, stored_keys, stored)
+        first = np.asarray(begins[:-1], np.int64)
+        tail = PagesTail(orders[first], first, checksums_of(pages, layout.page_bytes))
+        return LaidRows(head, pages, tail, int(orders[-1]))
 
     @classmethod
-    def from_body(
+    def read_body(
         cls, state_id: int, records: int, body: memoryview, *, columns: Collection[str] | None = None
-    ) -> Self:
+    ) -> Iterator[Self]:
         (length,) = HEAD_LENGTH.unpack_from(body)
         head = read_head(body[HEAD_LENGTH.size : HEAD_LENGTH.size + length])
         begin, end = HEAD_LENGTH.size + length, len(body) - head.tail_bytes
         if end - begin != head.pages * head.page_bytes:
             raise ValueError(f"{end - begin} bytes where there are {head.pages} pages of {head.page_bytes}")
-        layout = head.layout()
-        pages = np.frombuffer(body[begin:end], np.uint8).copy()
-        rows = layout.all_rows(pages)
-        if len(rows) != records:
-            raise ValueError(f"{len(rows)} rows where the part says {records}")
-        return cls.of_rows(state_id, rows, columns=columns)
+        layout, found = head.layout(), 0
+        together = max(1, PART_BYTES_MAX // head.page_bytes) * head.page_bytes
+        for at in range(begin, end, together):
+            rows = layout.all_rows(np.frombuffer(body[at : min(end, at + together)], np.uint8).copy())
+            found += len(rows)
+            yield cls.of_rows(state_id, rows, columns=columns)
+        if found != records:
+            raise ValueError(f"{found} rows where the part says {records}")
 
     @classmethod
     def of_rows(cls, state_id: int, rows: RowsInPages, *, columns: Collection[str] | None = None) -> Self:
-        """The changes that set rows of pages. Strings share the memory of the pages. Raises as `from_body`."""
+        """The changes that set rows of pages. Strings share the memory of the pages. Raises as `read_body`."""
         groups = rows.groups()
         if groups.min(initial=0) < 0:
             raise ValueError("a key group that is none")
@@ -171,6 +170,20 @@ class PagesTail(NamedTuple):
     orders: Orders
     begins: Integers
     checksums: Checksums
+
+    def encoded(self) -> bytes:
+        """One array behind the other."""
+        items = (self.orders, _ORDER), (self.begins, _BEGIN), (self.checksums, _CHECKSUM)
+        return b"".join(array.astype(item).tobytes() for array, item in items)
+
+
+class LaidRows(NamedTuple):
+    """Rows in pages that follow each other, and the order of the last one."""
+
+    head: PagesHead
+    pages: Octets
+    tail: PagesTail
+    last: int
 
 
 def read_tail(data: bytes | memoryview, head: PagesHead, records: int) -> PagesTail:
