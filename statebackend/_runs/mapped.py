@@ -83,6 +83,8 @@ def hastened(places: Integers, length: int) -> bool:
 
     It returns when the disk has taken in all but the last ones; meanwhile others have the interpreter.
     """
+    if sys.platform != "linux":
+        return False
     wanted: npt.NDArray[np.int64] = np.empty((len(places), 2), np.int64)
     wanted[:, 0] = places & -mmap.PAGESIZE
     wanted[:, 1] = places + length - wanted[:, 0]
