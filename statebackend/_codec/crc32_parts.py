@@ -24,14 +24,21 @@ def combined(first: int, second: int, second_length: int) -> int:
 
 def of_pages(checksums: Checksums, page_bytes: int, counts: Sequence[int]) -> Sequence[int]:
     """The crc32 of each run of pages of one size: `counts` says how many pages follow each other, at least one."""
-    ends = np.cumsum(np.asarray(counts, np.int64))
-    behind = np.repeat(ends, counts) - 1 - np.arange(len(checksums))  # pages behind each, in its run
-    shifted = checksums.astype(np.uint32)
-    for bit in range(int(behind.max(initial=0)).bit_length()):
-        chosen = np.flatnonzero(behind >> bit & 1)
-        shifted[chosen] = _multiplied(shifted[chosen], page_bytes << bit)
-    found: list[int] = np.bitwise_xor.reduceat(shifted, ends - counts).tolist() if len(counts) else []
-    return found
+    if not len(counts):
+        return []
+    # A row for each run, which ends at the right: zeros before its first page add nothing. Neighbours are combined
+    # until there is one for each.
+    width = 1 << (max(counts) - 1).bit_length()
+    found: Checksums = np.zeros((len(counts), width), np.uint32)
+    first = 0
+    for row, count in zip(found, counts, strict=True):
+        row[width - count :] = checksums[first : first + count]
+        first += count
+    while found.shape[1] > 1:
+        found = _multiplied(found[:, ::2], page_bytes) ^ found[:, 1::2]
+        page_bytes *= 2
+    of_runs: list[int] = found[:, 0].tolist()
+    return of_runs
 
 
 def _product(one: int, other: int) -> int:
@@ -75,8 +82,8 @@ def _table(length: int) -> Checksums:
 
 def _multiplied(numbers: Checksums, length: int) -> Checksums:
     table = _table(length)
-    octets = np.ascontiguousarray(numbers, "<u4").view(np.uint8).reshape(-1, 4)
-    product: Checksums = table[0][octets[:, 0]]
+    octets = np.ascontiguousarray(numbers, "<u4").view(np.uint8).reshape(*numbers.shape, 4)
+    product: Checksums = table[0][octets[..., 0]]
     for place in (1, 2, 3):
-        product ^= table[place][octets[:, place]]
+        product ^= table[place][octets[..., place]]
     return product

@@ -2,14 +2,18 @@
 
 import struct
 import zlib
+from itertools import accumulate, pairwise
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from statebackend._codec.change_sets.changes import change_set
 from statebackend._codec.change_sets.keyed_changes import SET
 from statebackend._codec.change_sets.state_change import StateChange
-from statebackend._codec.crc32_parts import combined
+from statebackend._codec.crc32_parts import combined, of_pages
 from statebackend._codec.frame import COMBINED_BYTES_MIN, frame_chunks
 from statebackend._codec.segment import FrameOfPages, decode_segment, encode_segment, segment_of
 from statebackend.ids import KeyGroupRange, SequenceNumber
@@ -53,3 +57,13 @@ def test_two_checksums_make_that_of_both(length: int) -> None:
     """Of any length, also where it has many bits."""
     first, second = b"before", bytes(length)
     assert combined(zlib.crc32(first), zlib.crc32(second), length) == zlib.crc32(first + second)
+
+
+@given(st.lists(st.integers(1, 40), max_size=5), st.sampled_from([1, 16, 4096]), st.randoms(use_true_random=False))
+def test_checksums_of_pages_make_that_of_each_run(counts: list[int], page_bytes: int, chance: Random) -> None:
+    """However many pages each has."""
+    pages = [chance.randbytes(page_bytes) for _ in range(sum(counts))]
+    checksums = np.array([zlib.crc32(each) for each in pages], np.uint32)
+    ends = list(accumulate(counts, initial=0))
+    runs = [b"".join(pages[begin:end]) for begin, end in pairwise(ends)]
+    assert of_pages(checksums, page_bytes, counts) == [zlib.crc32(each) for each in runs]
