@@ -92,8 +92,8 @@ OF_RUNS: Final[Sequence[Mutant]] = (
     _Over(
         "rows leave the memory before a run has them",
         "statebackend._runs.run_table",
-        "self._rows.which_live(rows) & ~self._which_changed(rows)",
-        "self._rows.which_live(rows)",
+        " & ~self._is_touched[:used] & (self._changed_at[:used] <= self._runs_epoch)",
+        " & ~self._is_touched[:used]",
         "assert_layers_are_the_model",
     ),
     _Over(

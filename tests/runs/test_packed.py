@@ -90,3 +90,18 @@ def test_rows_keep_their_numbers_while_somebody_goes_over_them(tmp_path: Path) -
     pieces.close()
     list(table.drain(0))
     assert places(table) <= 2 * ROWS_MIN
+
+
+def test_rows_that_changed_while_somebody_went_over_them_stay(tmp_path: Path) -> None:
+    """Also when they were drained by the time that the next ones are asked for: no run has them as they are."""
+    table = after_a_peak(tmp_path)
+    list(table.drain(0))
+    assert len(table._rows) == 10
+    changed = 0
+    for rows in table.pieces():
+        text = pa.RecordBatch.from_pydict({"text": pa.array(["changed"] * len(rows), pa.string())})
+        table.scatter(rows, text)
+        list(table.drain(0))
+        changed += len(rows)
+    assert changed == COUNT
+    assert set(read(table, range(COUNT))["text"]) == {"changed"}
