@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from statebackend._log.mirror_steps import Form
 from statebackend._mirroring.mirrors import target_at
 from statebackend._mirroring.targets.delta import DeltaTarget
 from statebackend.errors import MirrorSchemaError, StoreUnavailableError, WrongMirrorError
 from tests.mirroring.mirrored import EWR, JFK, LGA, Job, Leg
-from tests.mirroring.places import KilledError, delta_table
+from tests.mirroring.places import PLACES, KilledError, delta_table
 
 
 def commits(table: Path) -> list[list[dict[str, Any]]]:
@@ -128,6 +129,37 @@ async def test_tables_that_are_not_the_mirrors(tmp_path: Path) -> None:
         await job.mirror(target)
     report = await job.mirror(DeltaTarget(str(tmp_path / "own"), partitions=8))
     assert report.anew == ("the table was emptied, or put back to an older state",)
+
+
+@pytest.mark.parametrize("form", ["table", "log"])
+async def test_another_makes_the_table_first(form: Form, tmp_path: Path) -> None:
+    """Between the look, which finds none, and our commit: rows of both would be in it, each key twice."""
+    job, where = Job(), str(tmp_path / "delta")
+    await job.commit({"a": EWR, "b": LGA})
+    others: list[DeltaTarget] = []
+
+    class Beside(DeltaTarget):
+        rows: Any = None
+
+        def _write(self, rows: Any) -> None:
+            self.rows = rows
+            super()._write(rows)
+
+        def _mark(self, table: Any) -> Any:
+            found = super()._mark(table)
+            if self.rows is not None and not others:
+                others.append(DeltaTarget(where))
+                assert self._table is not None
+                others[0]._fit(self._table)
+                others[0]._write(self.rows)
+            return found
+
+    await job.mirror(Beside(where), form=form)
+    assert len(others) == 1
+    place = PLACES["delta" if form == "table" else "delta-log"]("", tmp_path)
+    assert place.rows() == await job.state()
+    steps = [each for each in commits(tmp_path / "delta") if any("add" in action for action in each)]
+    assert len(steps) == 1, "whoever was the quicker"
 
 
 async def test_a_step_of_ours_that_comes_late_is_no_error(tmp_path: Path) -> None:

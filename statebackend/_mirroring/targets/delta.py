@@ -202,7 +202,7 @@ class DeltaTarget(BlockingTarget):
     def _write(self, rows: MirrorRows) -> None:
         assert self._table is not None
         with self._translated():
-            table = self._opened()
+            table = self._opened_or_made()
             if self._has_step(self._mark(table), rows):
                 return
             options: dict[str, Any] = {"mode": "append", "schema_mode": "merge"}
@@ -213,15 +213,27 @@ class DeltaTarget(BlockingTarget):
                 elif rows.partitions is not None:
                     options["predicate"] = f"{PARTITION} IN ({', '.join(map(str, rows.partitions))})"
             self._delta.write_deltalake(
-                self._uri if table is None else table,
+                table,
                 pa.RecordBatchReader.from_batches(self._schema, self._batches(rows)),
-                storage_options=self._options if table is None else None,
                 commit_properties=self._delta.CommitProperties(
                     app_transactions=[self._delta.Transaction(f"statebackend:{rows.mirror_id}", rows.number)],
                     custom_metadata={MIRROR_KEY: rows.mirror_id, NUMBER_KEY: str(rows.number)},
                 ),
                 **options,
             )
+
+    def _opened_or_made(self) -> Any:
+        """The table, without rows if it is new: of two that begin with rows on no version, Delta takes both."""
+        if (table := self._opened()) is not None:
+            return table
+        assert self._table is not None
+        return self._delta.DeltaTable.create(
+            self._uri,
+            self._delta.Schema.from_arrow(self._schema),
+            mode="ignore",
+            partition_by=[PARTITION] if self._table.form == "table" else None,
+            storage_options=self._options,
+        )
 
     def _batches(self, rows: MirrorRows) -> Iterator[RecordBatch]:
         assert self._table is not None
