@@ -36,6 +36,7 @@ class OpenBase(msgspec.Struct, frozen=True):
         """True if the rows of each state can be looked up."""
         return all(in_order(self.parts_of(state_id)) for state_id in {part.state_id for part in self.file.parts})
 
-    def rows(self, part: RunPart) -> Changes | None:
-        """The rows of a part that the base stands for, decoded."""
-        return self.file.changes(part).of_groups(self.base.key_groups)
+    def rows(self, part: RunPart) -> Iterator[Changes]:
+        """The rows of a part that the base stands for, decoded, some at a time."""
+        pieces = self.file.changes(part)
+        yield from (found for each in pieces if (found := each.of_groups(self.base.key_groups)) is not None)

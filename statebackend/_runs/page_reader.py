@@ -63,10 +63,10 @@ class PageReader:
         """
         if not may_hasten():
             return None
-        distinct, _ = _distinct(pages)
-        located = self._located(distinct, self.parts_of(distinct), layout.page_bytes)
+        wanted = self._distinct(pages)
+        located = self._located(wanted.pages, wanted.part_of, layout.page_bytes)
         if located is None or not len(located.absent):
-            return located and AskedPages(located, None)
+            return located and AskedPages(wanted, located, None)
         places = located.places[located.absent]
 
         def run() -> None:
@@ -79,7 +79,7 @@ class PageReader:
             thread.start()
         except RuntimeError:  # the container has as many as it may
             return None
-        return AskedPages(located, thread)
+        return AskedPages(wanted, located, thread)
 
     def read(
         self, layout: PageLayout, pages: Integers, buffer: Octets, asked: "AskedPages | None" = None
@@ -88,15 +88,21 @@ class PageReader:
 
         They lie in `buffer` from then on. `asked`: for the same pages. Raises as `read_together`.
         """
-        distinct, where = _distinct(pages)
+        distinct, where, part_of = self._distinct(pages) if asked is None else asked.wanted
         read = buffer[: len(distinct) * layout.page_bytes]
-        part_of = self.parts_of(distinct)
         if not self._copied(distinct, part_of, layout.page_bytes, read, asked):
             read_together([each.wanted(distinct, layout.page_bytes, read) for each in self._pieces(part_of)])
         key = self._parts[int(part_of[0])].key
         if self.filters is not None:
             proper(key, partial(self._remember, layout, distinct, read))
         return key, proper(key, lambda: layout.rows(read, where, np.zeros(len(where), np.int64)))
+
+    def _distinct(self, pages: Integers) -> "_DistinctPages":
+        """The pages without those that their neighbour is."""
+        is_next = np.ones(len(pages), np.bool_)
+        is_next[1:] = pages[1:] != pages[:-1]
+        distinct = pages[is_next]
+        return _DistinctPages(distinct, np.cumsum(is_next) - 1, self.parts_of(distinct))
 
     def _pieces(self, part_of: Integers) -> Sequence["_PagesOfPart"]:
         """Neighbours of one part together."""
@@ -149,6 +155,14 @@ class PageReader:
             self.filters.add(pages[new], layout.rows(read, np.repeat(new, counts), numbers).hashes())
 
 
+class _DistinctPages(NamedTuple):
+    """Pages, each once; the place among them of each that was given; and their parts."""
+
+    pages: Integers
+    where: Integers
+    part_of: Integers
+
+
 class _LocatedPages(NamedTuple):
     """The address of each page, and the numbers of those that are on the disk alone."""
 
@@ -159,6 +173,7 @@ class _LocatedPages(NamedTuple):
 class AskedPages(NamedTuple):
     """Pages that the system was asked for."""
 
+    wanted: _DistinctPages
     located: _LocatedPages
     thread: Thread | None
     """Asks for them; `None` if all were there."""
@@ -191,13 +206,6 @@ class _PagesOfPart(NamedTuple):
         """As `read_together` takes them."""
         place = into[self.begin * page_bytes : self.end * page_bytes]
         return WantedPages(self.part, self.numbers(pages), place)
-
-
-def _distinct(pages: Integers) -> tuple[Integers, Integers]:
-    """The pages without those that their neighbour is, and the place of each page among them."""
-    is_next = np.ones(len(pages), np.bool_)
-    is_next[1:] = pages[1:] != pages[:-1]
-    return pages[is_next], np.cumsum(is_next) - 1
 
 
 def _alike(numbers: Integers) -> Iterator[tuple[int, int, int]]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from statebackend._changelog.changelog_reader import TAIL_BYTES
-from statebackend._codec.change_sets.changes import Changes
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, Changes
 from statebackend._codec.change_sets.paged_changes import (
     HEAD_LENGTH,
     PagedChanges,
@@ -194,11 +194,14 @@ class OpenRun:
         """Free the memory of the changes that do not lie in pages."""
         self._others.clear()
 
-    def changes(self, part: RunPart) -> PagedChanges:
-        """All rows of a part, decoded."""
-        pages = np.empty(part.head.pages * part.head.page_bytes, np.uint8)
-        part.read(np.arange(part.head.pages), pages)
-        return decoded(part, pages)
+    def changes(self, part: RunPart) -> Iterator[PagedChanges]:
+        """All rows of a part, decoded, some pages at a time."""
+        together = max(1, PART_BYTES_MAX // part.head.page_bytes)
+        for first in range(0, part.head.pages, together):
+            numbers = np.arange(first, min(part.head.pages, first + together))
+            pages = np.empty(len(numbers) * part.head.page_bytes, np.uint8)
+            part.read(numbers, pages)
+            yield decoded(part, pages)
 
 
 _Other = Callable[[], Iterator[Changes]]

@@ -45,7 +45,7 @@ class StatesInRuns:
                     placed += _placed(each, parts)
                     continue
                 for part in parts:
-                    if (rows := each.rows(part)) is not None:
+                    for rows in each.rows(part):
                         table.apply(rows)
                         applied += rows.records
             if state_id in runs:

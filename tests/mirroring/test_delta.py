@@ -162,6 +162,23 @@ async def test_another_makes_the_table_first(form: Form, tmp_path: Path) -> None
     assert len(steps) == 1, "whoever was the quicker"
 
 
+async def test_killed_between_a_new_table_and_its_first_rows(tmp_path: Path) -> None:
+    """The next call finds a table without rows, and begins in it."""
+    job, place = Job(), delta_table("", tmp_path)
+    await job.commit({"a": EWR})
+
+    class Killed(DeltaTarget):
+        def _batches(self, rows: Any) -> Any:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        await job.mirror(Killed(str(tmp_path / "delta"), partitions=4))
+    assert len(commits(tmp_path / "delta")) == 1
+    assert place.rows() == {}
+    await job.mirror(place.target())
+    assert place.rows() == await job.state() != {}
+
+
 async def test_a_step_of_ours_that_comes_late_is_no_error(tmp_path: Path) -> None:
     """A mirror was cancelled and is still writing, when it is called again and has another step to take."""
     job, where = Job(), str(tmp_path / "delta")

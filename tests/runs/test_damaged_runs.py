@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statebackend._codec.change_sets.changes import change_set
+from statebackend._codec.change_sets.changes import PART_BYTES_MAX, change_set
 from statebackend._codec.change_sets.keyed_changes import keyed_changes
 from statebackend._codec.change_sets.state_change import Operation, StateChange
 from statebackend._columns.table_schema import table_schema
@@ -113,6 +113,16 @@ def test_a_file_of_another_length_is_refused(tmp_path: Path) -> None:
         open_run(path, handle)
 
 
+def test_all_rows_of_a_large_part_come_some_pages_at_a_time(tmp_path: Path) -> None:
+    """Where they are applied in place of being looked up, nobody has room for all of them."""
+    path, handle = segment_of(tmp_path, 60_000)
+    (part,) = (file := open_run(path, handle)).parts
+    assert part.head.pages * part.head.page_bytes > 2 * PART_BYTES_MAX
+    pieces = list(file.changes(part))
+    assert max(each.size_bytes for each in pieces) <= PART_BYTES_MAX
+    assert sum(each.records for each in pieces) == 60_000
+
+
 def test_another_segment_of_the_same_length_is_refused(tmp_path: Path) -> None:
     """The commit names what it wants by the checksum of the whole."""
     (_, handle), (other, other_handle) = segment_of(tmp_path, 300), segment_of(tmp_path, 300, shift=7)
@@ -151,7 +161,7 @@ def test_a_file_whose_name_is_deleted_stays_whole(tmp_path: Path) -> None:
     path, handle = segment_of(tmp_path, 300)
     file = open_run(path, handle)
     path.unlink()
-    assert sum(file.changes(part).records for part in file.parts) == 300
+    assert sum(each.records for part in file.parts for each in file.changes(part)) == 300
 
 
 def test_a_lookup_that_fails_changes_nothing(tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ class RunTableMachine(TableMachine):
             again.attach(parts_of(files))
             for file, _ in files:
                 for part in file.parts:
-                    in_memory.apply(file.changes(part))
+                    for changes in file.changes(part):
+                        in_memory.apply(changes)
         for changes in self.log[self.stored_to :]:
             again.apply(changes)
             in_memory.apply(changes)
