@@ -56,7 +56,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "return None if spare is None or spare.proof is None else spare",
         "return spare",
         "_watch",
-        first=396,
+        first=600,
         tries=200,
     ),
     Mutant(
@@ -175,6 +175,7 @@ OF_SIMULATION: Final[Sequence[Mutant]] = (
         "if found.hint is not None and found.hint < floor:",
         "if False:",
         "_judge_hint",
+        tries=200,
     ),
     Mutant(
         "an hour has no milestone",
